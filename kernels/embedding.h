@@ -1,0 +1,19 @@
+/* embedding.h - token and position embeddings. tokens [B, T] are in 0..V-1, checked by the caller. */
+#ifndef RUBATO_KERNELS_EMBEDDING_H
+#define RUBATO_KERNELS_EMBEDDING_H
+
+#include <stdint.h>
+
+/* y [B, T, C] = wte [V, C][token] + wpe [T.., C][t]. */
+void embedding_forward(const int32_t *tokens, const float *wte, const float *wpe, float *y,
+                       int64_t B, int64_t T, int64_t C);
+void embedding_forward_ref(const int32_t *tokens, const float *wte, const float *wpe, float *y,
+                           int64_t B, int64_t T, int64_t C);
+
+/* dwte [V, C] and dwpe [T.., C] += dy [B, T, C]; the same order of additions for any thread count. */
+void embedding_backward_add(const int32_t *tokens, const float *dy, float *dwte, float *dwpe,
+                            int64_t B, int64_t T, int64_t C);
+void embedding_backward_add_ref(const int32_t *tokens, const float *dy, float *dwte, float *dwpe,
+                                int64_t B, int64_t T, int64_t C);
+
+#endif

@@ -1,0 +1,120 @@
+/* job.h - the options of a job: the one table, the struct it fills, and how processes agree.
+ *
+ * Every program parses its command line into struct job by job_table. AGREED options must end up
+ * the same in every process of a job: each process says in its join which of them its user gave;
+ * the coordinator merges them (job_agree) and tells all. Two different given values are a conflict,
+ * refused on both sides with a line an option.
+ * The table is also the source of --help, of RUBATO_* variables, of --print-config and of README's
+ * table (base/options.h).
+ */
+#ifndef RUBATO_PROTO_JOB_H
+#define RUBATO_PROTO_JOB_H
+
+#include "base/options.h"
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum job_role { JOB_SERVER = 1, JOB_WORKER = 2, JOB_LAUNCH = 4 };
+
+struct job {
+    /* AGREED: the shape of the job */
+    int64_t servers, workers;    /* processes */
+    char mode[OPTION_TEXT_MAX];  /* sync | async | ssp:S */
+    char model[OPTION_TEXT_MAX]; /* gpt2:tiny | gpt2:small | gpt2:124M | gpt2:LxCxH */
+    int64_t vocab;               /* 0: from the data's format */
+    int64_t seq_len;             /* T, tokens of one sequence */
+    int64_t batch;               /* B, sequences a worker and step */
+    int64_t steps;               /* steps of each worker */
+    int64_t seed;
+    /* AGREED: optimizer */
+    char optimizer[OPTION_TEXT_MAX]; /* adamw | sgd */
+    char schedule[OPTION_TEXT_MAX];  /* cosine | constant */
+    double lr, lr_min_ratio;
+    int64_t warmup; /* steps */
+    double beta1, beta2, eps, momentum, weight_decay;
+    double clip; /* global norm; 0: off */
+    /* AGREED: the wire */
+    char push[OPTION_TEXT_MAX]; /* none | bf16 | int8 */
+    char pull[OPTION_TEXT_MAX]; /* bf16 | none */
+    int64_t block_values;       /* values a block aims at */
+    double lease;               /* seconds; every timer derives from it */
+    /* LOCAL: where and how */
+    char listen[OPTION_TEXT_MAX]; /* host:port of the coordinator, on the coordinator */
+    char join[OPTION_TEXT_MAX];   /* host:port of the coordinator, everywhere else */
+    char bind[OPTION_TEXT_MAX];   /* address to listen at, if not the one of --listen */
+    char key_file[OPTION_TEXT_MAX];
+    bool insecure;
+    double join_timeout;               /* seconds; 0: 12 leases */
+    char net_devices[OPTION_TEXT_MAX]; /* for UCX; empty: the interface of the control connection */
+    char log_level[OPTION_TEXT_MAX];
+    int64_t shards;             /* server: shard threads of this process */
+    bool stay;                  /* server: wait for the next job when one ends */
+    char data[OPTION_TEXT_MAX]; /* worker */
+    char val_data[OPTION_TEXT_MAX];
+    int64_t eval_every, eval_batches;
+    int64_t threads; /* 0: all cores of the process */
+    char run_dir[OPTION_TEXT_MAX];
+    int64_t sample_tokens;
+    char prompt[OPTION_TEXT_MAX];
+    char progress[OPTION_TEXT_MAX]; /* auto | line | off */
+};
+
+extern const struct option job_table[];
+extern const size_t job_table_count;
+
+/* Timers, all from the lease. Nanoseconds. */
+int64_t job_lease_ns(const struct job *job);
+int64_t job_heartbeat_ns(const struct job *job);    /* lease / 10 */
+int64_t job_join_timeout_ns(const struct job *job); /* --join-timeout, or 12 leases */
+
+/* A mode is numbers, not a code path (docs/MODES.md). Unbounded staleness is -1; a quorum of 0 is
+ * "all workers". */
+struct discipline {
+    int64_t local_steps;
+    int64_t staleness;
+    int64_t quorum;
+};
+
+/* INVALID when the text names no mode. Pure. */
+enum status job_discipline(const char *mode, struct discipline *discipline) WARN_UNUSED;
+
+/* The learning rate of update `step` (0-based): warm-up from lr/warmup to lr over `warmup` steps,
+ * then cosine from lr to lr * lr_min_ratio at `steps`, or constant. Pure. */
+double job_learning_rate(const struct job *job, int64_t step);
+
+/* A list of (name, value) of AGREED options, as they travel in a join. */
+#define JOB_AGREED_MAX 48
+struct job_values {
+    size_t count;
+    const char *names[JOB_AGREED_MAX];            /* rows' own names */
+    char values[JOB_AGREED_MAX][OPTION_TEXT_MAX]; /* as options_text writes them */
+};
+
+/* The AGREED options that a user gave this process (or, with `all`, every one at its value). */
+void job_given(const struct options *options, bool all, struct job_values *values);
+
+/* The coordinator's record of who gave what. */
+struct job_agreement {
+    bool given[OPTIONS_MAX];
+    char by[OPTIONS_MAX][64]; /* "worker on host:pid", for the diff */
+};
+
+/* Merges what `peer` (its name, for messages) gave into the coordinator's options. MISMATCH: a
+ * value differs from one given before; diff [diff_bytes] gets one line an option,
+ * "lr: 0.001 (server on a:1) is not 0.002 (worker on b:2)", and nothing is merged. INVALID: a name or
+ * value that this build does not know; diff says which. */
+enum status job_agree(struct options *options, struct job_agreement *agreement,
+                      const struct job_values *values, const char *peer, char *diff,
+                      size_t diff_bytes) WARN_UNUSED;
+
+/* Takes the job's values into a member's options with ORIGIN_JOB. INVALID as above, logged. */
+enum status job_adopt(struct options *options, const struct job_values *values) WARN_UNUSED;
+
+/* host:port -> parts; an IPv6 host is in brackets. Port 0..65535. False with no change if malformed. */
+bool job_split_address(const char *address, char *host, size_t host_bytes, char *port,
+                       size_t port_bytes);
+
+#endif

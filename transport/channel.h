@@ -1,0 +1,94 @@
+/* channel.h - a data channel: frames between shards and workers.
+ *
+ * Each owner (a shard thread, a worker's communication thread) opens one channel, publishes its address
+ * by the control channel, and connects to the addresses of its peers, which it numbers itself.
+ * Nothing blocks: send() starts a message, poll() returns what has happened since, AGAIN is
+ * back-pressure. No callback of the owner runs inside the channel.
+ * A received message lies in one of the channel's slots, in place, until the owner releases it; when
+ * all slots are taken, further messages wait at the sender. Received headers and payloads are
+ * unchecked: the owner runs frame_decode() and frame_check_payload(), and knows the sender by the
+ * frame's session. Delivery may fail only together with the peer; the simulator (loop) may also lose, repeat
+ * and reorder, which the protocol above survives.
+ * One thread owns a channel; only it may call.
+ */
+#ifndef RUBATO_TRANSPORT_CHANNEL_H
+#define RUBATO_TRANSPORT_CHANNEL_H
+
+#include "base/status.h"
+#include "proto/frame.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define CHANNEL_ADDRESS_MAX ((size_t)4096)
+
+struct channel; /* each kind embeds it first */
+
+enum channel_event_kind {
+    CHANNEL_RECEIVED, /* slot, header, payload */
+    CHANNEL_SENT, /* cookie, peer: the buffers are the owner's again; status says whether it left */
+    CHANNEL_PEER_LOST /* peer: sends to it fail from now on; the control channel decides what it means */
+};
+
+struct channel_event {
+    enum channel_event_kind kind;
+    uint32_t peer;
+    uint64_t cookie;
+    enum status status;
+    uint32_t slot;
+    const uint8_t *header;  /* [FRAME_BYTES], valid until the slot is released */
+    const uint8_t *payload; /* [payload_bytes], likewise */
+    size_t payload_bytes;
+};
+
+struct channel_config {
+    uint32_t peers_max; /* numbers 0..peers_max-1 may be connected */
+    uint32_t slots;     /* messages held at once */
+    size_t slot_bytes;  /* largest payload that is taken; a longer one is dropped and counted */
+    uint32_t sends_max; /* sends in flight; then AGAIN */
+};
+
+struct channel_stats {
+    uint64_t sent_bytes, received_bytes; /* headers included */
+    uint64_t sent_frames, received_frames;
+    uint64_t refused; /* too long for a slot */
+};
+
+struct channel_ops {
+    const char *name;
+
+    /* This channel's address -> address [*bytes], capacity CHANNEL_ADDRESS_MAX. */
+    enum status (*address)(struct channel *channel, uint8_t *address, size_t *bytes);
+
+    /* Peer `peer` is at `address`. PEER_LOST or INVALID, logged. */
+    enum status (*connect)(struct channel *channel, uint32_t peer, const uint8_t *address,
+                           size_t bytes);
+
+    /* header [FRAME_BYTES] is copied; payload [payload_bytes] stays the channel's until its CHANNEL_SENT.
+     * AGAIN: too many in flight. PEER_LOST: the peer is gone. */
+    enum status (*send)(struct channel *channel, uint32_t peer, const uint8_t *header,
+                        const uint8_t *payload, size_t payload_bytes, uint64_t cookie);
+
+    /* Progress; then up to `capacity` events -> events. Returns how many. */
+    size_t (*poll)(struct channel *channel, struct channel_event *events, size_t capacity);
+
+    /* Gives a slot back. */
+    void (*release)(struct channel *channel, uint32_t slot);
+
+    /* Readable when poll() would return something; -1 in the simulator. */
+    int (*wait_fd)(struct channel *channel);
+
+    /* To be called before sleeping on wait_fd. AGAIN: something came in meanwhile, poll again. */
+    enum status (*arm)(struct channel *channel);
+
+    void (*stats)(const struct channel *channel, struct channel_stats *stats);
+
+    /* Drops what is in flight and frees the channel. */
+    void (*close)(struct channel *channel);
+};
+
+struct channel {
+    const struct channel_ops *ops;
+};
+
+#endif
