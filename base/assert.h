@@ -8,10 +8,10 @@
 
 #include <stdint.h>
 
-/* Prints one line and aborts. */
-_Noreturn void assert_fail(const char *file, int line, const char *text);
-_Noreturn void assert_fail_values(const char *file, int line, const char *text, int64_t left,
-                                  int64_t right);
+/* Prints one line and aborts. An attribute, since C++ (nvcc) has no _Noreturn. Any thread. */
+__attribute__((noreturn)) void assert_fail(const char *file, int line, const char *text);
+__attribute__((noreturn)) void assert_fail_values(const char *file, int line, const char *text,
+                                                  int64_t left, int64_t right);
 
 #define ASSERT(condition)                                                                          \
     do {                                                                                           \

@@ -22,7 +22,7 @@ struct arena {
     size_t used;
 };
 
-/* Maps `bytes` (>= 1) of zeroed memory, huge pages where the system gives them. MEMORY. */
+/* Maps `bytes` (>= 1) of zeroed memory, huge pages where the system gives them. MEMORY, logged. */
 enum status arena_init(struct arena *arena, size_t bytes) WARN_UNUSED;
 
 /* The next `bytes` of the arena, aligned to MEMORY_ALIGN, zeroed. ASSERTs that they are there: the
@@ -35,8 +35,9 @@ size_t arena_need(size_t bytes);
 /* Unmaps; harmless on a zeroed struct. */
 void arena_free(struct arena *arena);
 
-/* malloc of zeroed memory for set-up code: never returns NULL for want of memory but ends the
- * process with exit code 71 and a line that says how much was wanted. Freed by free(). */
+/* malloc of zeroed memory, aligned to MEMORY_ALIGN, for set-up code: never returns NULL for want of
+ * memory but ends the process with exit code 71 and a line that says how much was wanted. Freed by
+ * free(). */
 void *memory_zeroed(size_t count, size_t bytes);
 
 /* a * b, or false when it does not fit. */

@@ -6,8 +6,10 @@
  * parser reads defaults and user input. Precedence: flag > environment > config file > default; a
  * value learnt from the job (ORIGIN_JOB) fills only what nobody gave here.
  * Flags are --name VALUE or --name=VALUE; a flag of type OPTION_FLAG is --name or --no-name.
- * Variables are RUBATO_<NAME>, upper case with _ for -. A config file has lines `name = value`, with
- * # comments and optional quotes around the value.
+ * Variables are RUBATO_<NAME>, upper case with _ for -; an empty one counts as not set. A config
+ * file has lines `name = value`, with # comments and optional quotes around the value: in "..." the
+ * escapes \\ \" \n \t \r hold, in '...' none. One file or environment may serve all programs:
+ * there, options of other roles are passed over; as a flag they are refused.
  * User errors are logged in one line that names the option, the value and what is allowed, with the
  * nearest known name for an unknown flag. Not thread-safe: parse before the threads start.
  */
@@ -65,15 +67,25 @@ void options_init(struct options *options, const struct option *table, size_t co
 enum status options_parse(struct options *options, unsigned role, int argc,
                           char **argv) WARN_UNUSED;
 
+/* What a --config file does: text [bytes] is the file's content, `path` its name for messages.
+ * INVALID, logged; settings before the wrong line are in the config. */
+enum status options_parse_config(struct options *options, unsigned role, const char *path,
+                                 const char *text, size_t bytes) WARN_UNUSED;
+
 /* True when argv has the bare flag, e.g. "--help". */
 bool options_wants(int argc, char **argv, const char *flag);
 
 /* Index in the table, or -1. */
 int options_find(const struct options *options, const char *name);
 
-/* Parses one value into the config. INVALID with the reason in why [why_bytes], config unchanged. */
+/* Parses one value into the config, unless the value there is of a higher origin: then the text is
+ * only checked. INVALID with the reason in why [why_bytes], which quotes the text and says what is
+ * allowed; config unchanged. */
 enum status options_set(struct options *options, int index, const char *text,
                         enum option_origin origin, char *why, size_t why_bytes) WARN_UNUSED;
+
+/* What a value of this row may be, e.g. "1 to 64 processes". */
+void options_allowed(const struct option *row, char *text, size_t bytes);
 
 /* The value as text that options_set would take back to the same bits. */
 void options_text(const struct options *options, int index, char *text, size_t bytes);

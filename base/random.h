@@ -2,7 +2,7 @@
  *
  * A number is a pure function of (key, counter), so that any process, thread or device that knows
  * the two gets the same bits, with no state to save. Streams are told apart by the key's second
- * word (enum random_stream); the counter says which step, worker or value.
+ * word (enum random_purpose); the counter says which step, worker or value.
  * Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
  */
 #ifndef RUBATO_BASE_RANDOM_H
@@ -32,7 +32,9 @@ struct random_stream {
     uint32_t used; /* numbers of `block` handed out, 0..4 */
 };
 
-/* Starts the stream (seed, purpose, lane) at its beginning; `lane` tells e.g. tensors apart. */
+/* Starts the stream (seed, purpose, lane) at its beginning; `lane` tells e.g. tensors apart. Key is
+ * {seed low, purpose}, counter {block 0, 1, ..., seed high, lane low, lane high}, so that streams
+ * never overlap; one has 2^34 - 4 numbers (ASSERT). A stream belongs to one thread. */
 void random_open(struct random_stream *stream, uint64_t seed, enum random_purpose purpose,
                  uint64_t lane);
 

@@ -21,7 +21,7 @@ struct ring {
     _Alignas(64) _Atomic uint32_t tail; /* next to push, written by the producer */
 };
 
-/* Takes memory for at least `capacity` items (1..2^30). MEMORY. */
+/* Takes memory for at least `capacity` items (1..2^30). MEMORY, in silence. */
 enum status ring_init(struct ring *ring, size_t item_bytes, uint32_t capacity) WARN_UNUSED;
 void ring_free(struct ring *ring);
 

@@ -1,12 +1,17 @@
-/* activation.h - GELU with the tanh formula ("gelu_new"; Hendrycks, Gimpel, arXiv 1606.08415), and
- * the element-wise additions around it.
+/* activation.h - GELU with the tanh formula, and the element-wise additions around it.
+ *
+ * gelu(x) = x / 2 * (1 + tanh(u)), u = sqrt(2 / pi) * (x + 0.044715 x^3): "gelu_new" of Hugging
+ * Face (Hendrycks, Gimpel, arXiv 1606.08415). It is computed as x * sigmoid(2 u), the same
+ * function, which loses no digits where tanh is near -1.
+ * All arrays are f32 on the host and the caller's. The bits do not depend on the thread count. The
+ * _ref twins are the oracles. Any thread may call.
  */
 #ifndef RUBATO_KERNELS_ACTIVATION_H
 #define RUBATO_KERNELS_ACTIVATION_H
 
 #include <stdint.h>
 
-/* y [N] = gelu(x [N]). */
+/* y [N] = gelu(x [N]); y may be x. */
 void gelu_forward(const float *x, float *y, int64_t N);
 void gelu_forward_ref(const float *x, float *y, int64_t N);
 
@@ -22,7 +27,7 @@ void bias_add_ref(float *y, const float *bias, int64_t R, int64_t C);
 void bias_backward_add(const float *dy, float *dbias, int64_t R, int64_t C);
 void bias_backward_add_ref(const float *dy, float *dbias, int64_t R, int64_t C);
 
-/* y [N] = a [N] + b [N]. */
+/* y [N] = a [N] + b [N]; y may be a or b. */
 void residual_forward(const float *a, const float *b, float *y, int64_t N);
 void residual_forward_ref(const float *a, const float *b, float *y, int64_t N);
 

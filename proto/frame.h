@@ -1,8 +1,9 @@
 /* frame.h - the header of every message on the data channel.
  *
  * 96 bytes, little-endian, followed by `payload_bytes` of raw payload. The header is checked
- * first and whole (its own CRC32C comes last), so that no length or id is believed before; the payload has
- * an XXH3 of its own. docs/WIRE.md says which kind carries what.
+ * first and whole (its own CRC32C comes last), so that no length or id is believed before; the
+ * payload has an XXH3 of its own. Every version keeps magic, version and CRC where they are, so
+ * that a newer frame can be told from a damaged one. docs/WIRE.md says which kind carries what.
  *
  * offset size field
  *      0    4 magic           0x31544252, "RBT1"
@@ -13,8 +14,8 @@
  *      8    8 job             random id of the job; a frame of another job is refused
  *     16    8 epoch           membership number
  *     24    8 session         incarnation of the worker, server-issued
- *     32    8 seq             push and commit: the worker's step, from 1; reply: the last seq applied
- *     40    8 block_version   push: version of the weights that the gradient is of; reply: version now
+ *     32    8 seq             push, commit: the worker's step, from 1; reply: the last seq applied
+ *     40    8 block_version   push: version of the weights that the gradient is of; reply: of now
  *     48    8 block           id in the plan
  *     56    4 value_count     values that the payload decodes to
  *     60    4 payload_bytes
@@ -23,7 +24,8 @@
  *     80    4 staleness       reply: updates between the weights' version and the push's turn
  *     84    2 rank            of the worker
  *     86    2 reserved        0
- *     88    4 reserved        0
+ *     88    4 ticket          push, pull: the worker's count of its requests for this block;
+ *                            weights: that of the request answered, so that an old one is known
  *     92    4 header_crc32c   of bytes 0..91
  */
 #ifndef RUBATO_PROTO_FRAME_H
@@ -43,8 +45,8 @@ enum frame_kind {
     FRAME_INIT = 1, /* worker 0 -> shard: a block's first weights, f32 */
     FRAME_PULL = 2, /* worker -> shard: send me the block */
     FRAME_PUSH = 3, /* worker -> shard: a block's gradient; answered by WEIGHTS */
-    FRAME_COMMIT =
-        4, /* worker -> shard: all of push `seq` is sent; may be applied (per-push modes) */
+    /* worker -> shard: all of push `seq` is sent and may be applied (per-push modes) */
+    FRAME_COMMIT = 4,
     FRAME_WEIGHTS = 5 /* shard -> worker: a block's weights */
 };
 
@@ -58,13 +60,14 @@ struct frame {
     double scalar;
     uint32_t staleness;
     uint16_t rank;
+    uint32_t ticket;
 };
 
-/* Writes the 96 bytes. Pure. */
+/* Writes the 96 bytes. The kind and payload_bytes <= FRAME_PAYLOAD_MAX are ASSERTed. Pure. */
 void frame_encode(const struct frame *frame, uint8_t header[FRAME_BYTES]);
 
-/* Reads and checks them. CORRUPT: bad magic, checksum, kind, reserved bytes or length over the limit;
- * UNSUPPORTED: another version. Nothing of the output is to be used then. Pure. */
+/* Reads and checks them. CORRUPT: bad magic, checksum, kind, flags, reserved bytes, or length over
+ * the limit; UNSUPPORTED: another version, undamaged. The output is unchanged then. Pure. */
 enum status frame_decode(const uint8_t header[FRAME_BYTES], struct frame *frame) WARN_UNUSED;
 
 /* CORRUPT unless payload [payload_bytes] has the checksum that the header says. Pure. */

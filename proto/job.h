@@ -104,16 +104,19 @@ struct job_agreement {
 
 /* Merges what `peer` (its name, for messages) gave into the coordinator's options. MISMATCH: a
  * value differs from one given before; diff [diff_bytes] gets one line an option,
- * "lr: 0.001 (server on a:1) is not 0.002 (worker on b:2)", and nothing is merged. INVALID: a name or
- * value that this build does not know; diff says which. */
+ * "lr: 0.001 (server on a:1) is not 0.002 (worker on b:2)", and nothing is merged. INVALID: a name
+ * or value that this build does not know; diff says which, and nothing is merged. What the
+ * coordinator's own user gave counts as given, by "the coordinator" until it is agreed. */
 enum status job_agree(struct options *options, struct job_agreement *agreement,
                       const struct job_values *values, const char *peer, char *diff,
                       size_t diff_bytes) WARN_UNUSED;
 
-/* Takes the job's values into a member's options with ORIGIN_JOB. INVALID as above, logged. */
+/* Takes the job's values into a member's options with ORIGIN_JOB. INVALID as above, or for another
+ * value than the one that was given here; logged, and nothing is taken. */
 enum status job_adopt(struct options *options, const struct job_values *values) WARN_UNUSED;
 
-/* host:port -> parts; an IPv6 host is in brackets. Port 0..65535. False with no change if malformed. */
+/* host:port -> parts; an IPv6 host is in brackets, which are taken off. Port 0..65535. False with
+ * no change if malformed or too long for host [host_bytes], port [port_bytes]. Pure. */
 bool job_split_address(const char *address, char *host, size_t host_bytes, char *port,
                        size_t port_bytes);
 

@@ -1,14 +1,16 @@
 /* channel.h - a data channel: frames between shards and workers.
  *
- * Each owner (a shard thread, a worker's communication thread) opens one channel, publishes its address
- * by the control channel, and connects to the addresses of its peers, which it numbers itself.
- * Nothing blocks: send() starts a message, poll() returns what has happened since, AGAIN is
+ * Each owner (a shard thread, a worker's communication thread) opens one channel, publishes its
+ * address by the control channel, and connects to the addresses of its peers, which it numbers
+ * itself. Nothing blocks: send() starts a message, poll() returns what has happened since, AGAIN is
  * back-pressure. No callback of the owner runs inside the channel.
- * A received message lies in one of the channel's slots, in place, until the owner releases it; when
- * all slots are taken, further messages wait at the sender. Received headers and payloads are
+ * A received message lies in one of the channel's slots, in place, until the owner releases it;
+ * when all slots are taken, further messages wait at the sender. Received headers and payloads are
  * unchecked: the owner runs frame_decode() and frame_check_payload(), and knows the sender by the
- * frame's session. Delivery may fail only together with the peer; the simulator (loop) may also lose, repeat
- * and reorder, which the protocol above survives.
+ * frame's session. Delivery may fail only together with the peer; the simulator (loop) may also
+ * lose, repeat and reorder, which the protocol above survives.
+ * A peer's number may be connected again, after a loss or to another address: what was in flight to
+ * the old one ends with PEER_LOST.
  * One thread owns a channel; only it may call.
  */
 #ifndef RUBATO_TRANSPORT_CHANNEL_H
@@ -27,7 +29,7 @@ struct channel; /* each kind embeds it first */
 enum channel_event_kind {
     CHANNEL_RECEIVED, /* slot, header, payload */
     CHANNEL_SENT, /* cookie, peer: the buffers are the owner's again; status says whether it left */
-    CHANNEL_PEER_LOST /* peer: sends to it fail from now on; the control channel decides what it means */
+    CHANNEL_PEER_LOST /* peer: sends to it fail from now on; what it means the control channel says */
 };
 
 struct channel_event {
@@ -64,8 +66,9 @@ struct channel_ops {
     enum status (*connect)(struct channel *channel, uint32_t peer, const uint8_t *address,
                            size_t bytes);
 
-    /* header [FRAME_BYTES] is copied; payload [payload_bytes] stays the channel's until its CHANNEL_SENT.
-     * AGAIN: too many in flight. PEER_LOST: the peer is gone. */
+    /* header [FRAME_BYTES] is copied; payload [payload_bytes] stays the channel's until its
+     * CHANNEL_SENT. AGAIN: too many in flight. PEER_LOST: the peer is gone, or was never connected.
+     * Then no event follows. */
     enum status (*send)(struct channel *channel, uint32_t peer, const uint8_t *header,
                         const uint8_t *payload, size_t payload_bytes, uint64_t cookie);
 

@@ -1,39 +1,54 @@
 /* data.h - training tokens from a file, as a disjoint, seeded, resumable stream a worker.
  *
- * Formats, told apart by their content: llm.c / modded-nanogpt .bin (256 x int32 header, magic 20240520
- * with uint16 or 20240801 with uint32 tokens), nanoGPT .bin (no header, uint16; by the name's ending), and anything else as raw
- * bytes, vocabulary 256. The file is mapped read-only and checked whole at open: size, and every token < vocab.
- * Order: the tokens are cut into windows of T + 1 (stride T); each epoch visits all windows once in an order that is
- * a pure function of (seed, epoch). Sequence number n of the whole job is window order(n); worker `rank`
- * of `workers` takes at step s the numbers (s * workers + rank) * B ... + B-1. So workers are disjoint, and a
- * position is a number: nothing but the step need be saved.
+ * Formats, told apart by their content: llm.c / modded-nanogpt .bin (256 x int32 header: magic
+ * 20240520, version 1, uint16 tokens, or magic 20240801, version 7, uint32 tokens; the third word
+ * is the token count), nanoGPT .bin (no header, uint16; by the name's ending), and anything else as
+ * raw bytes, vocabulary 256. All little-endian. The file is mapped read-only and its size is
+ * checked at open; data_check_vocab() checks every token.
+ * Order: the tokens are cut into windows of T + 1 (stride T); each epoch visits all windows once,
+ * in an order that is a pure function of (seed, epoch): a Feistel network over the next power of
+ * four, walked until it falls below the count of windows (Black, Rogaway, "Ciphers with arbitrary
+ * finite domains", CT-RSA 2002), so it needs no memory.
+ * Sequence number n of the whole job is window order(n); worker `rank` of `workers` takes at step s
+ * the numbers (s * workers + rank) * B ... + B-1. So workers are disjoint, and a position is a
+ * number: nothing but the step need be saved.
  */
 #ifndef RUBATO_WORKER_DATA_H
 #define RUBATO_WORKER_DATA_H
 
 #include "base/status.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum data_format { DATA_BYTES, DATA_LLMC16, DATA_LLMC32, DATA_NANOGPT };
 
 struct data {
     enum data_format format;
-    void *map; /* of the file, private, read-only */
+    void *map; /* of the file, private, read-only; NULL after data_parse */
     uint64_t map_bytes;
     const void *tokens;
     uint64_t count; /* tokens */
-    char path[256];
+    char path[256]; /* for messages; cut if longer */
 };
 
-/* IO, logged: cannot be read, or empty. CORRUPT, logged with the offset: header and size disagree. */
+/* IO, logged: cannot be read, or empty. CORRUPT, logged with the offset: header and size
+ * disagree. Set-up; any thread. */
 enum status data_open(struct data *data, const char *path) WARN_UNUSED;
+
+/* Unmaps; harmless on a zeroed struct. */
 void data_close(struct data *data);
 
-/* The vocabulary that the format implies: 256 for bytes, 50257 for GPT-2 tokens, 128256 for Llama-3's. */
+/* What data_open does with a file's content: bytes [byte_count], aligned to 4, stay the caller's
+ * and must outlive data. `name` is for messages and for its ending. Same statuses. */
+enum status data_parse(struct data *data, const void *bytes, uint64_t byte_count,
+                       const char *name) WARN_UNUSED;
+
+/* The vocabulary that the format implies: 256 for bytes, 50257 for GPT-2 tokens, 128256 for
+ * Llama-3's. */
 int64_t data_default_vocab(const struct data *data);
 
-/* CORRUPT, logged with file, offset and token: a token >= vocab. */
+/* CORRUPT, logged with file, offset and token: a token >= vocab. Reads all tokens once. */
 enum status data_check_vocab(const struct data *data, int64_t vocab) WARN_UNUSED;
 
 /* A part of a file, as a stream: tokens first .. first + count - 1. */
@@ -45,11 +60,13 @@ struct data_stream {
     uint64_t windows; /* of T tokens and one more */
 };
 
-/* IO, logged: fewer than T + 1 tokens. */
+/* IO, logged: fewer than T + 1 tokens. ASSERTs that the part lies inside the data and T >= 1.
+ * `data` must outlive the stream. */
 enum status data_stream_open(struct data_stream *stream, const struct data *data, uint64_t first,
                              uint64_t count, int64_t T, uint64_t seed) WARN_UNUSED;
 
-/* Sequences number, number + 1, ... -> tokens [B, T], targets [B, T] (the next token of each). */
+/* Sequences number, number + 1, ... -> tokens [B, T], targets [B, T] (the next token of each).
+ * Any thread. */
 void data_stream_read(const struct data_stream *stream, uint64_t number, int64_t B, int32_t *tokens,
                       int32_t *targets);
 

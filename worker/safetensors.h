@@ -1,7 +1,14 @@
 /* safetensors.h - writes weights as Hugging Face's model.safetensors, with config.json beside it.
  *
- * The format: u64 header length, JSON header, tensor data without holes; the header is padded with spaces to a
- * multiple of 8 and tensors are in order of name. Written by temporary file, fsync and rename.
+ * The format (https://github.com/huggingface/safetensors, "Format"):
+ *   offset  size  meaning
+ *   0       8     N, length of the header, u64 little-endian, a multiple of 8
+ *   8       N     JSON: {"__metadata__":{"format":"pt"},"NAME":{"dtype":"F32","shape":[...],
+ *                 "data_offsets":[begin,end]},...}, padded with spaces
+ *   8 + N   ...   the tensors' data, row-major, without holes
+ * Header and data are in order of name, compared as bytes (strcmp), so that the same weights always
+ * give the same file. Written by temporary file, fsync and rename. Set-up and checkpoint time only:
+ * it allocates.
  */
 #ifndef RUBATO_WORKER_SAFETENSORS_H
 #define RUBATO_WORKER_SAFETENSORS_H
@@ -9,7 +16,8 @@
 #include "proto/plan.h"
 #include "worker/model.h"
 
-/* weights [plan.value_count] -> folder/model.safetensors, f32, the plan's names and shapes. IO, logged. */
+/* weights [plan.value_count] f32 host -> folder/model.safetensors, f32, with the plan's names and
+ * shapes. The folder must exist. IO, logged. */
 enum status safetensors_write(const char *folder, const struct plan *plan,
                               const float *weights) WARN_UNUSED;
 

@@ -1,4 +1,9 @@
-/* sample.h - text from a trained model, a token at a time (softmax at a temperature). */
+/* sample.h - text from a trained model, a token at a time (softmax at a temperature).
+ *
+ * Each token is drawn from the model's distribution after the last T tokens, which are computed
+ * afresh each time. Token i uses number i of the stream (seed, RANDOM_SAMPLING), so the same
+ * request gives the same text.
+ */
 #ifndef RUBATO_WORKER_SAMPLE_H
 #define RUBATO_WORKER_SAMPLE_H
 
@@ -7,12 +12,14 @@
 struct sample_request {
     const int32_t *prompt; /* [prompt_count], at least one token; the last T are used */
     int64_t prompt_count;
-    int64_t count;     /* tokens to make */
-    float temperature; /* 0: the likeliest token */
+    int64_t count;     /* tokens to make, >= 0 */
+    float temperature; /* >= 0; 0: the likeliest token, the lowest of equals */
     uint64_t seed;
 };
 
-/* tokens [request.count]. The model was opened with B >= 1, T >= 1. MEMORY. */
+/* tokens [request.count]. The model was opened with B >= 1, T >= 1, and `shape`. MEMORY; INVALID,
+ * logged: an empty prompt, a prompt token outside 0..vocab-1, a temperature below 0 or not a
+ * number. The thread that drives the model. */
 enum status sample_generate(struct model *model, const struct model_shape *shape,
                             const float *weights, const struct sample_request *request,
                             int32_t *tokens) WARN_UNUSED;

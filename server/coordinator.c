@@ -1,0 +1,321 @@
+#include "server/coordinator.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Ten rounds in a row that were not finite: the job has diverged. */
+enum { SKIPS_IN_ROW_MAX = 10 };
+
+#define PEERS_MAX 2048
+
+enum status coordinator_init(struct coordinator *coordinator,
+                             const struct coordinator_config *config, int64_t now_ns) {
+    *coordinator = (struct coordinator){.config = *config,
+                                        .epoch = 1,
+                                        .started_ns = now_ns,
+                                        .beat_at_ns = now_ns,
+                                        .nag_at_ns = now_ns + CLOCK_S};
+    options_init(&coordinator->options, job_table, job_table_count, &coordinator->job);
+    random_open(&coordinator->random, config->seed, RANDOM_SESSION, 0);
+    coordinator->job_id = random_u64(&coordinator->random);
+    membership_init(&coordinator->membership, PEERS_MAX);
+    coordinator->packed = memory_zeroed(MESSAGE_MAX, 1);
+    return message_scratch_init(&coordinator->scratch, MESSAGE_MAX * 8);
+}
+
+void coordinator_free(struct coordinator *coordinator) {
+    if (coordinator->allocated) {
+        plan_free(&coordinator->plan);
+        vote_free(&coordinator->vote);
+    }
+    membership_free(&coordinator->membership);
+    message_scratch_free(&coordinator->scratch);
+    free(coordinator->tensors);
+    free(coordinator->packed);
+}
+
+void coordinator_send(struct coordinator *coordinator, uint32_t connection,
+                      const Rubato__Message *message) {
+    struct control *control = coordinator->config.control;
+    size_t bytes = 0;
+    if (message_pack(message, coordinator->packed, MESSAGE_MAX, &bytes) != STATUS_OK) {
+        log_error("control message %s is too long to send", message_name(message));
+        return;
+    }
+    /* A peer that does not read is found by its lease; one that is gone, by its CLOSED event. */
+    if (control->ops->send(control, connection, coordinator->packed, bytes) != STATUS_OK) {
+        log_debug("control message %s was not sent", message_name(message));
+    }
+}
+
+void coordinator_send_all(struct coordinator *coordinator, unsigned roles,
+                          const Rubato__Message *message) {
+    for (uint32_t i = 0; i < coordinator->membership.capacity; i++) {
+        const struct peer *peer = &coordinator->membership.peers[i];
+        if (peer->state != PEER_FREE && (roles == 0 || (peer->role & roles) != 0)) {
+            coordinator_send(coordinator, peer->connection, message);
+        }
+    }
+}
+
+void coordinator_end(struct coordinator *coordinator, const char *reason, int exit_code) {
+    struct control *control = coordinator->config.control;
+    Rubato__End end = RUBATO__END__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    if (coordinator->phase == COORDINATOR_ENDED) {
+        return;
+    }
+    (void)snprintf(coordinator->reason, sizeof coordinator->reason, "%s", reason);
+    coordinator->exit_code = exit_code;
+    coordinator->phase = COORDINATOR_ENDED;
+    end.reason = coordinator->reason;
+    end.exit_code = (uint32_t)exit_code;
+    message.body_case = RUBATO__MESSAGE__BODY_END;
+    message.end = &end;
+    coordinator_send_all(coordinator, 0, &message);
+    for (uint32_t i = 0; i < coordinator->membership.capacity; i++) {
+        const struct peer *peer = &coordinator->membership.peers[i];
+        if (peer->state != PEER_FREE) {
+            control->ops->hang_up(control, peer->connection);
+        }
+    }
+}
+
+/* The peer is gone: makes room while gathering, ends the job later. */
+static void lose_peer(struct coordinator *coordinator, struct peer *peer, const char *how) {
+    char reason[512];
+    bool harmless =
+        coordinator->phase == COORDINATOR_DRAINED && peer->role == JOB_WORKER && peer->index != 0;
+    if (peer->role == JOB_WORKER && peer->step > 0) {
+        (void)snprintf(reason, sizeof reason, "%s, at step %" PRIu64 ", %s", peer->name, peer->step,
+                       how);
+    } else {
+        (void)snprintf(reason, sizeof reason, "%s %s", peer->name, how);
+    }
+    if (coordinator->phase == COORDINATOR_GATHERING || harmless) {
+        log_warn("%s", reason);
+        membership_remove(peer);
+        return;
+    }
+    membership_remove(peer);
+    coordinator_end(coordinator, reason, EXIT_CODE_UNREACHABLE);
+}
+
+static void take_report(struct coordinator *coordinator, const Rubato__Report *report) {
+    struct vote_verdict decided;
+    struct vote_report vote = {.round = report->round,
+                               .shard = report->shard,
+                               .contributors = report->contributors,
+                               .nonfinite = report->nonfinite,
+                               .block_count = report->n_blocks,
+                               .blocks = report->blocks,
+                               .sums_of_squares = report->sums_of_squares};
+    if (coordinator->phase != COORDINATOR_RUNNING ||
+        report->n_blocks != report->n_sums_of_squares) {
+        return;
+    }
+    enum status status = vote_add(&coordinator->vote, &vote);
+    if (status == STATUS_MISMATCH) {
+        coordinator_end(coordinator, "a shard's report does not fit the plan", EXIT_CODE_PROTOCOL);
+    }
+    if (status != STATUS_OK) {
+        return;
+    }
+    vote_decide(&coordinator->vote, coordinator->job.clip, &decided);
+    Rubato__Verdict verdict = RUBATO__VERDICT__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    verdict.round = decided.round;
+    verdict.skip = decided.skip;
+    verdict.scale = decided.scale;
+    verdict.norm = decided.norm;
+    message.body_case = RUBATO__MESSAGE__BODY_VERDICT;
+    message.verdict = &verdict;
+    coordinator_send_all(coordinator, JOB_SERVER, &message);
+    if (decided.skip) {
+        log_warn("round %" PRIu64 " skipped: the gradient is not finite", decided.round);
+    }
+    if (coordinator->vote.skipped_in_row >= SKIPS_IN_ROW_MAX) {
+        coordinator_end(coordinator,
+                        "diverged: 10 rounds in a row were not finite; try a lower --lr",
+                        EXIT_CODE_TRAINING);
+    }
+}
+
+static void take_done(struct coordinator *coordinator, struct peer *peer) {
+    Rubato__Drained drained = RUBATO__DRAINED__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    if (coordinator->phase != COORDINATOR_RUNNING || peer->role != JOB_WORKER) {
+        return;
+    }
+    peer->state = PEER_DONE;
+    if (membership_count(&coordinator->membership, JOB_WORKER, PEER_DONE) <
+        (uint32_t)coordinator->job.workers) {
+        return;
+    }
+    coordinator->phase = COORDINATOR_DRAINED;
+    message.body_case = RUBATO__MESSAGE__BODY_DRAINED;
+    message.drained = &drained;
+    coordinator_send_all(coordinator, JOB_WORKER, &message);
+}
+
+static void take_peer_message(struct coordinator *coordinator, struct peer *peer,
+                              const Rubato__Message *message) {
+    char how[384];
+    switch (message->body_case) {
+    case RUBATO__MESSAGE__BODY_READY:
+        coordinator_take_ready(coordinator, peer, message->ready);
+        break;
+    case RUBATO__MESSAGE__BODY_ARMED:
+        coordinator_take_armed(coordinator, peer, message->armed);
+        break;
+    case RUBATO__MESSAGE__BODY_CONNECTED:
+        coordinator_take_connected(coordinator, peer);
+        break;
+    case RUBATO__MESSAGE__BODY_REPORT:
+        take_report(coordinator, message->report);
+        break;
+    case RUBATO__MESSAGE__BODY_DONE:
+        take_done(coordinator, peer);
+        break;
+    case RUBATO__MESSAGE__BODY_SAVED:
+        if (coordinator->phase == COORDINATOR_DRAINED && peer->role == JOB_WORKER &&
+            peer->index == 0) {
+            coordinator_end(coordinator, "", EXIT_CODE_OK);
+        }
+        break;
+    case RUBATO__MESSAGE__BODY_LEAVE:
+        (void)snprintf(how, sizeof how, "left: %.300s", message->leave->reason);
+        lose_peer(coordinator, peer, how);
+        break;
+    case RUBATO__MESSAGE__BODY_BEAT:
+        peer->step = message->beat->step;
+        peer->tokens = message->beat->tokens;
+        break;
+    default:
+        log_debug("%s sent an unexpected %s", peer->name, message_name(message));
+    }
+}
+
+static void take_packet(struct coordinator *coordinator, const struct control_event *event,
+                        int64_t now_ns) {
+    const Rubato__Message *message = NULL;
+    struct control *control = coordinator->config.control;
+    struct peer *peer = membership_by_connection(&coordinator->membership, event->connection);
+    if (message_unpack(&coordinator->scratch, event->packet, event->packet_bytes, &message) !=
+        STATUS_OK) {
+        log_warn("%s sent a malformed control message", peer != NULL ? peer->name : "a stranger");
+        control->ops->hang_up(control, event->connection);
+        if (peer != NULL) {
+            lose_peer(coordinator, peer, "broke the protocol");
+        }
+        return;
+    }
+    if (peer != NULL) {
+        peer->heard_ns = now_ns;
+        take_peer_message(coordinator, peer, message);
+    } else if (message->body_case == RUBATO__MESSAGE__BODY_JOIN &&
+               coordinator->phase != COORDINATOR_ENDED) {
+        coordinator_take_join(coordinator, event->connection, message->join, now_ns);
+    }
+}
+
+static void beat(struct coordinator *coordinator) {
+    Rubato__Beat beat = RUBATO__BEAT__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    for (uint32_t i = 0; i < coordinator->membership.capacity; i++) {
+        beat.tokens += coordinator->membership.peers[i].tokens;
+    }
+    message.body_case = RUBATO__MESSAGE__BODY_BEAT;
+    message.beat = &beat;
+    coordinator_send_all(coordinator, 0, &message);
+}
+
+/* The state that all peers must reach to leave the phase. */
+static enum peer_state awaited(enum coordinator_phase phase) {
+    static const enum peer_state states[] = {
+        [COORDINATOR_GATHERING] = PEER_JOINED, [COORDINATOR_ASSIGNED] = PEER_READY,
+        [COORDINATOR_PLANNED] = PEER_ARMED,    [COORDINATOR_STARTED] = PEER_CONNECTED,
+        [COORDINATOR_RUNNING] = PEER_FREE,     [COORDINATOR_DRAINED] = PEER_FREE,
+        [COORDINATOR_ENDED] = PEER_FREE};
+    return states[phase];
+}
+
+static int64_t join_timeout_ns(const struct coordinator *coordinator) {
+    return coordinator->config.join_timeout_ns != 0 ? coordinator->config.join_timeout_ns
+                                                    : job_join_timeout_ns(&coordinator->job);
+}
+
+/* Names who is missing: to the log, and to all who have joined. */
+static void nag(struct coordinator *coordinator, int64_t now_ns) {
+    char missing[400];
+    char reason[512];
+    Rubato__Waiting waiting = RUBATO__WAITING__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    membership_missing(&coordinator->membership, &coordinator->job, awaited(coordinator->phase),
+                       missing, sizeof missing);
+    if (now_ns - coordinator->started_ns >= join_timeout_ns(coordinator)) {
+        (void)snprintf(reason, sizeof reason,
+                       "gave up waiting for %s after %.0f s (--join-timeout)", missing,
+                       (double)(now_ns - coordinator->started_ns) / (double)CLOCK_S);
+        log_error("%s", reason);
+        coordinator_end(coordinator, reason, EXIT_CODE_UNREACHABLE);
+        return;
+    }
+    waiting.missing = missing;
+    message.body_case = RUBATO__MESSAGE__BODY_WAITING;
+    message.waiting = &waiting;
+    coordinator_send_all(coordinator, 0, &message);
+}
+
+static void check_clock(struct coordinator *coordinator, int64_t now_ns) {
+    char how[64];
+    int64_t lease_ns = job_lease_ns(&coordinator->job);
+    struct peer *silent = membership_silent(&coordinator->membership, lease_ns, now_ns);
+    if (silent != NULL) {
+        struct control *control = coordinator->config.control;
+        uint32_t connection = silent->connection;
+        (void)snprintf(how, sizeof how, "was silent for %.1f s (--lease)",
+                       (double)lease_ns / (double)CLOCK_S);
+        lose_peer(coordinator, silent, how);
+        control->ops->hang_up(control, connection);
+    }
+    if (coordinator->phase < COORDINATOR_RUNNING && now_ns >= coordinator->nag_at_ns) {
+        coordinator->nag_at_ns = now_ns + CLOCK_S;
+        nag(coordinator, now_ns);
+    }
+    if (coordinator->phase != COORDINATOR_ENDED && now_ns >= coordinator->beat_at_ns) {
+        coordinator->beat_at_ns = now_ns + job_heartbeat_ns(&coordinator->job);
+        beat(coordinator);
+    }
+}
+
+void coordinator_poll(struct coordinator *coordinator, int64_t now_ns) {
+    struct control *control = coordinator->config.control;
+    struct control_event event;
+    while (control->ops->poll(control, now_ns, &event)) {
+        if (event.kind == CONTROL_PACKET) {
+            take_packet(coordinator, &event, now_ns);
+        } else if (event.kind == CONTROL_CLOSED) {
+            struct peer *peer =
+                membership_by_connection(&coordinator->membership, event.connection);
+            if (peer != NULL && coordinator->phase != COORDINATOR_ENDED) {
+                lose_peer(coordinator, peer, "was lost: its connection closed");
+            }
+        }
+    }
+    if (coordinator->phase != COORDINATOR_ENDED) {
+        check_clock(coordinator, now_ns);
+    }
+}
+
+int64_t coordinator_deadline_ns(const struct coordinator *coordinator) {
+    bool waits = coordinator->phase < COORDINATOR_RUNNING;
+    return waits && coordinator->nag_at_ns < coordinator->beat_at_ns ? coordinator->nag_at_ns
+                                                                     : coordinator->beat_at_ns;
+}

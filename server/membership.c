@@ -1,0 +1,121 @@
+#include "server/membership.h"
+
+#include "base/memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void membership_init(struct membership *membership, uint32_t capacity) {
+    membership->peers = memory_zeroed(capacity, sizeof(struct peer));
+    membership->capacity = capacity;
+}
+
+void membership_remove(struct peer *peer) {
+    free(peer->addresses);
+    free(peer->address_bytes);
+    *peer = (struct peer){0};
+}
+
+void membership_free(struct membership *membership) {
+    for (uint32_t i = 0; i < membership->capacity; i++) {
+        membership_remove(&membership->peers[i]);
+    }
+    free(membership->peers);
+    *membership = (struct membership){0};
+}
+
+static const char *role_name(enum job_role role) {
+    return role == JOB_SERVER ? "server" : "worker";
+}
+
+struct peer *membership_add(struct membership *membership, enum job_role role, uint32_t connection,
+                            const char *host, uint64_t pid) {
+    for (uint32_t i = 0; i < membership->capacity; i++) {
+        struct peer *peer = &membership->peers[i];
+        if (peer->state != PEER_FREE) {
+            continue;
+        }
+        *peer = (struct peer){.state = PEER_JOINED,
+                              .role = role,
+                              .connection = connection,
+                              .index = membership_count(membership, role, PEER_JOINED)};
+        (void)snprintf(peer->name, sizeof peer->name, "%s %u (%.64s:%" PRIu64 ")", role_name(role),
+                       peer->index, host, pid);
+        return peer;
+    }
+    return NULL;
+}
+
+struct peer *membership_by_connection(const struct membership *membership, uint32_t connection) {
+    for (uint32_t i = 0; i < membership->capacity; i++) {
+        struct peer *peer = &membership->peers[i];
+        if (peer->state != PEER_FREE && peer->connection == connection) {
+            return peer;
+        }
+    }
+    return NULL;
+}
+
+struct peer *membership_by_index(const struct membership *membership, enum job_role role,
+                                 uint32_t index) {
+    for (uint32_t i = 0; i < membership->capacity; i++) {
+        struct peer *peer = &membership->peers[i];
+        if (peer->state != PEER_FREE && peer->role == role && peer->index == index) {
+            return peer;
+        }
+    }
+    return NULL;
+}
+
+uint32_t membership_count(const struct membership *membership, enum job_role role,
+                          enum peer_state state) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < membership->capacity; i++) {
+        const struct peer *peer = &membership->peers[i];
+        count += peer->state != PEER_FREE && peer->role == role && peer->state >= state ? 1 : 0;
+    }
+    return count;
+}
+
+static void append(char *text, size_t bytes, const char *more) {
+    size_t used = strlen(text);
+    (void)snprintf(text + used, bytes - used, "%s%s", used > 0 ? ", " : "", more);
+}
+
+static void append_missing(char *text, size_t bytes, uint32_t have, int64_t want,
+                           const char *role) {
+    char part[64];
+    if (have < want) {
+        (void)snprintf(part, sizeof part, "%" PRId64 " of %" PRId64 " %s%s", want - have, want,
+                       role, want > 1 ? "s" : "");
+        append(text, bytes, part);
+    }
+}
+
+void membership_missing(const struct membership *membership, const struct job *job,
+                        enum peer_state state, char *text, size_t bytes) {
+    text[0] = '\0';
+    append_missing(text, bytes, membership_count(membership, JOB_SERVER, PEER_JOINED), job->servers,
+                   "server");
+    append_missing(text, bytes, membership_count(membership, JOB_WORKER, PEER_JOINED), job->workers,
+                   "worker");
+    for (uint32_t i = 0; i < membership->capacity; i++) {
+        const struct peer *peer = &membership->peers[i];
+        if (peer->state != PEER_FREE && peer->state < state) {
+            append(text, bytes, peer->name);
+        }
+    }
+}
+
+struct peer *membership_silent(const struct membership *membership, int64_t lease_ns,
+                               int64_t now_ns) {
+    for (uint32_t i = 0; i < membership->capacity; i++) {
+        struct peer *peer = &membership->peers[i];
+        if (peer->state != PEER_FREE && now_ns - peer->heard_ns > lease_ns) {
+            return peer;
+        }
+    }
+    return NULL;
+}

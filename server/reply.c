@@ -1,0 +1,133 @@
+/* reply.c - answers to workers: encoded once a version, sent to each that waits and may have it.
+ *
+ * An answer lies in a buffer until its last send is over; a block whose version moved on lets go of
+ * its buffer, which is free again when no send needs it. When no buffer is free, answers wait.
+ */
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "server/shard.h"
+
+void reply_due(struct shard *shard, struct shard_block *block, uint32_t rank) {
+    struct shard_lane *lane = &block->lanes[rank];
+    if (!lane->due) {
+        lane->due = true;
+        block->due++;
+        shard->due++;
+    }
+}
+
+static void free_buffer(struct shard *shard, uint32_t index) {
+    shard->free_buffers[shard->free_count++] = index;
+}
+
+void reply_outdated(struct shard *shard, struct shard_block *block) {
+    if (block->buffer == SHARD_NO_BUFFER) {
+        return;
+    }
+    struct shard_buffer *buffer = &shard->buffers[block->buffer];
+    buffer->current = false;
+    if (buffer->sends == 0) {
+        free_buffer(shard, block->buffer);
+    }
+    block->buffer = SHARD_NO_BUFFER;
+}
+
+void reply_sent(struct shard *shard, uint64_t cookie) {
+    struct shard_buffer *buffer = &shard->buffers[cookie];
+    ASSERT_OP(buffer->sends, >, 0);
+    buffer->sends--;
+    if (buffer->sends == 0 && !buffer->current) {
+        free_buffer(shard, (uint32_t)cookie);
+    }
+}
+
+/* Encodes the block into a buffer of its own, unless it has one; false when none is free. */
+static bool encode_block(struct shard *shard, struct shard_block *block) {
+    if (block->buffer != SHARD_NO_BUFFER) {
+        return true;
+    }
+    if (shard->free_count == 0) {
+        return false;
+    }
+    uint32_t index = shard->free_buffers[--shard->free_count];
+    struct shard_buffer *buffer = &shard->buffers[index];
+    size_t count = (size_t)block->plan->count;
+    ASSERT(shard->pull->encode(block->weights, count, buffer->bytes, shard->pull->bound(count),
+                               &buffer->used) == STATUS_OK);
+    buffer->xxh3 = checksum_xxh3(buffer->bytes, buffer->used);
+    buffer->current = true;
+    block->buffer = index;
+    return true;
+}
+
+static uint64_t slowest_clock(const struct shard *shard, const struct shard_block *block) {
+    uint64_t slowest = UINT64_MAX;
+    for (uint32_t rank = 0; rank < shard->workers; rank++) {
+        uint64_t clock = block->lanes[rank].record.applied_seq;
+        slowest = clock < slowest ? clock : slowest;
+    }
+    return slowest;
+}
+
+static enum status send_answer(struct shard *shard, struct shard_block *block, uint32_t rank) {
+    struct channel *channel = shard->config.channel;
+    const struct shard_lane *lane = &block->lanes[rank];
+    struct shard_buffer *buffer = &shard->buffers[block->buffer];
+    struct frame frame = {.kind = FRAME_WEIGHTS,
+                          .codec = (uint8_t)shard->pull->id,
+                          .job = shard->config.job_id,
+                          .epoch = shard->config.epoch,
+                          .session = lane->record.session,
+                          .seq = lane->record.applied_seq,
+                          .block_version = block->version,
+                          .block = block->plan->id,
+                          .value_count = (uint32_t)block->plan->count,
+                          .payload_bytes = (uint32_t)buffer->used,
+                          .payload_xxh3 = buffer->xxh3,
+                          .staleness = lane->staleness,
+                          .rank = (uint16_t)rank,
+                          .ticket = lane->ticket};
+    uint8_t header[FRAME_BYTES];
+    frame_encode(&frame, header);
+    return channel->ops->send(channel, rank, header, buffer->bytes, buffer->used, block->buffer);
+}
+
+/* False when the channel or the buffers are full: no use to go on now. */
+static bool answer_block(struct shard *shard, struct shard_block *block, bool *sent) {
+    uint64_t slowest = slowest_clock(shard, block);
+    for (uint32_t rank = 0; rank < shard->workers && block->due > 0; rank++) {
+        struct shard_lane *lane = &block->lanes[rank];
+        if (!lane->due ||
+            !admission_answer(&shard->discipline, lane->record.applied_seq, slowest)) {
+            continue;
+        }
+        if (!encode_block(shard, block)) {
+            return false;
+        }
+        enum status status = send_answer(shard, block, rank);
+        if (status == STATUS_AGAIN) {
+            return false;
+        }
+        /* A lost worker's answer is dropped; the control channel decides what its loss means. */
+        lane->due = false;
+        block->due--;
+        shard->due--;
+        if (status == STATUS_OK) {
+            shard->buffers[block->buffer].sends++;
+            shard->counters.answers++;
+            *sent = true;
+        }
+    }
+    return true;
+}
+
+bool reply_flush(struct shard *shard) {
+    bool sent = false;
+    for (uint64_t i = 0; i < shard->block_count && shard->due > 0; i++) {
+        struct shard_block *block = &shard->blocks[i];
+        if (block->due > 0 && block->ready && !answer_block(shard, block, &sent)) {
+            break;
+        }
+    }
+    return sent;
+}

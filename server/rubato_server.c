@@ -1,0 +1,248 @@
+/* rubato-server: K shard threads and one control thread; the first server is also the coordinator. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "server/coordinator.h"
+#include "server/service.h"
+#include "transport/channel_ucx.h"
+#include "transport/endpoint.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+static const char usage[] =
+    "rubato-server: holds a part of the weights and the optimizer state of a job.\n"
+    "\n"
+    "  rubato-server --listen HOST:PORT [options]   the first server, which gathers the job\n"
+    "  rubato-server --join HOST:PORT [options]     every other server\n"
+    "\n"
+    "Servers and workers may start in any order. When the job ends, servers exit (see --stay).\n"
+    "\n"
+    "Examples:\n"
+    "  rubato-server --listen 127.0.0.1:29600 --servers 2 --workers 4 --mode async\n"
+    "  rubato-server --join 127.0.0.1:29600 --shards 2\n"
+    "  rubato-server --listen 10.0.0.1:29600 --key-file job.key\n";
+
+/* All that one job of this process needs. */
+struct server {
+    struct job job;
+    struct options options;
+    struct endpoint endpoint;
+    struct control *listening; /* the coordinator's; NULL elsewhere */
+    struct control *dialing;   /* the member's */
+    struct wake wake;
+    int signals;
+    struct coordinator coordinator;
+    struct service service;
+    int interrupted; /* the signal that ends the process */
+};
+
+static uint64_t random_seed(void) {
+    uint64_t seed = 0;
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) {
+        seed = (uint64_t)clock_now_ns() ^ (uint64_t)getpid() << 32;
+    }
+    return seed;
+}
+
+/* The interface is known once the member is connected. */
+static enum status open_channel(void *context, const struct channel_config *config,
+                                struct channel **channel) {
+    struct server *server = context;
+    if (server->endpoint.net_devices[0] == '\0') {
+        char ip[64] = "";
+        server->dialing->ops->local_ip(server->dialing, server->service.member.connection, ip,
+                                       sizeof ip);
+        TRY(endpoint_choose_device(&server->endpoint, &server->job, ip));
+    }
+    return endpoint_open_channel(&server->endpoint, config, channel);
+}
+
+static enum status start_coordinator(struct server *server, bool again) {
+    const struct job *job = &server->job;
+    const char *host = job->bind[0] != '\0' ? job->bind : server->endpoint.host;
+    struct coordinator_config config = {.seed = random_seed()};
+    if (job->join_timeout > 0) {
+        config.join_timeout_ns = job_join_timeout_ns(job);
+    }
+    if (again) {
+        config.join_timeout_ns = INT64_MAX; /* --stay: until the next job comes */
+    }
+    TRY(endpoint_open_control(&server->endpoint, &server->listening));
+    TRY(server->listening->ops->listen(server->listening, host, server->endpoint.port));
+    config.control = server->listening;
+    TRY(coordinator_init(&server->coordinator, &config, clock_now_ns()));
+    log_info("listening at %s:%s", host, server->endpoint.port);
+    return STATUS_OK;
+}
+
+static enum status start_service(struct server *server) {
+    const char *host = server->endpoint.host;
+    if (server->job.listen[0] != '\0' && server->job.bind[0] != '\0') {
+        host = server->job.bind;
+    }
+    if (strcmp(host, "0.0.0.0") == 0) {
+        host = "127.0.0.1"; /* the coordinator dials itself */
+    }
+    struct service_config config = {.member = {.control = server->dialing,
+                                               .options = &server->options,
+                                               .role = JOB_SERVER,
+                                               .shards = (uint32_t)server->job.shards,
+                                               .host = host,
+                                               .port = server->endpoint.port,
+                                               .seed = random_seed()},
+                                    .open_channel = open_channel,
+                                    .context = server,
+                                    .threads = true,
+                                    .wake = &server->wake};
+    return service_init(&server->service, &config, clock_now_ns());
+}
+
+static void take_signal(struct server *server) {
+    char reason[96];
+    int number = signals_read(server->signals);
+    if (number == 0) {
+        return;
+    }
+    server->interrupted = number;
+    log_info("interrupted by %s: leaving the job", signals_name(number));
+    (void)snprintf(reason, sizeof reason, "interrupted by %s", signals_name(number));
+    if (server->listening != NULL) {
+        (void)snprintf(reason, sizeof reason, "the coordinator was interrupted by %s",
+                       signals_name(number));
+        coordinator_end(&server->coordinator, reason, EXIT_CODE_UNREACHABLE);
+    }
+    member_leave(&server->service.member, reason, SIGNALS_EXIT_BASE + number);
+}
+
+/* True when the job is over for this process. */
+static bool poll_once(struct server *server, bool *worked) {
+    int64_t now_ns = clock_now_ns();
+    take_signal(server);
+    *worked = service_poll(&server->service, now_ns);
+    if (server->listening != NULL) {
+        coordinator_poll(&server->coordinator, now_ns);
+        if (server->coordinator.phase == COORDINATOR_ENDED) {
+            return true;
+        }
+    }
+    return server->service.member.state == MEMBER_ENDED && server->listening == NULL;
+}
+
+static void sleep_until_work(struct server *server) {
+    int64_t deadline_ns = service_deadline_ns(&server->service);
+    int fds[4] = {server->wake.fd, server->signals, server->dialing->ops->wait_fd(server->dialing),
+                  -1};
+    if (server->listening != NULL) {
+        int64_t other_ns = coordinator_deadline_ns(&server->coordinator);
+        deadline_ns = other_ns < deadline_ns ? other_ns : deadline_ns;
+        fds[3] = server->listening->ops->wait_fd(server->listening);
+    }
+    int64_t left_ns = deadline_ns - clock_now_ns();
+    wake_wait(fds, 4, left_ns > 0 ? left_ns : 0);
+}
+
+static int serve(struct server *server) {
+    bool worked = false;
+    for (;;) {
+        wake_clear(&server->wake);
+        if (poll_once(server, &worked)) {
+            break;
+        }
+        if (!worked) {
+            sleep_until_work(server);
+        }
+    }
+    if (server->listening == NULL) {
+        return server->service.member.exit_code;
+    }
+    const struct coordinator *coordinator = &server->coordinator;
+    if (coordinator->reason[0] != '\0') {
+        log_error("the job ended: %s", coordinator->reason);
+    } else {
+        log_info("the job is finished");
+    }
+    return coordinator->exit_code;
+}
+
+/* One job, from joining to its end. Returns the exit code. */
+static int run_job(struct server *server, bool again) {
+    int exit_code = EXIT_CODE_OK;
+    enum status status = endpoint_open_control(&server->endpoint, &server->dialing);
+    if (status == STATUS_OK && server->job.listen[0] != '\0') {
+        status = start_coordinator(server, again);
+        exit_code = status == STATUS_IO ? EXIT_CODE_CREATE : EXIT_CODE_OK;
+    }
+    if (status == STATUS_OK) {
+        status = start_service(server);
+    }
+    if (status == STATUS_OK) {
+        exit_code = serve(server);
+        service_free(&server->service);
+        if (server->listening != NULL) {
+            coordinator_free(&server->coordinator);
+        }
+    } else if (exit_code == EXIT_CODE_OK) {
+        exit_code = (int)status_exit_code(status);
+    }
+    if (server->dialing != NULL) {
+        server->dialing->ops->close(server->dialing, CLOCK_S);
+    }
+    if (server->listening != NULL) {
+        server->listening->ops->close(server->listening, CLOCK_S);
+    }
+    server->dialing = server->listening = NULL;
+    return exit_code;
+}
+
+/* Runs jobs until one is enough. */
+static int run(struct server *server) {
+    const struct options options = server->options;
+    const struct job job = server->job;
+    int exit_code = EXIT_CODE_OK;
+    bool again = false;
+    do {
+        /* Each job starts from what the user gave, not from what the last one taught. */
+        server->options = options;
+        server->job = job;
+        exit_code = run_job(server, again);
+        again = true;
+    } while (job.stay && server->interrupted == 0 && exit_code != EXIT_CODE_CREATE);
+    return server->interrupted != 0 ? SIGNALS_EXIT_BASE + server->interrupted : exit_code;
+}
+
+int main(int argc, char **argv) {
+    static struct server server; /* large, and lives as long as the process */
+    enum log_level level;
+    options_init(&server.options, job_table, job_table_count, &server.job);
+    if (options_wants(argc, argv, "--help")) {
+        options_print_help(&server.options, JOB_SERVER, usage, stdout);
+        return EXIT_CODE_OK;
+    }
+    if (options_parse(&server.options, JOB_SERVER, argc, argv) != STATUS_OK) {
+        return EXIT_CODE_USAGE;
+    }
+    if (options_wants(argc, argv, "--print-config")) {
+        options_print_config(&server.options, JOB_SERVER, stdout);
+        return EXIT_CODE_OK;
+    }
+    if (log_level_parse(server.job.log_level, &level) == STATUS_OK) {
+        log_set_level(level);
+    }
+    enum status status = endpoint_init(&server.endpoint, &server.job);
+    if (status == STATUS_OK) {
+        status = signals_open(&server.signals);
+    }
+    if (status == STATUS_OK) {
+        status = wake_init(&server.wake);
+    }
+    if (status != STATUS_OK) {
+        return (int)status_exit_code(status);
+    }
+    channel_ucx_setup();
+    return run(&server);
+}

@@ -1,0 +1,46 @@
+#include "server/shard_thread.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+/* Nothing else wakes a shard than its channel and its bell; this is a net below both. */
+#define SLEEP_MAX_NS (INT64_C(1) * CLOCK_S)
+
+/* By then every buffer has been used once; later the step loop must not allocate. */
+enum { WARM_PUSHES = 64 };
+
+static void *run(void *argument) {
+    struct shard_thread *thread = argument;
+    struct shard *shard = thread->shard;
+    struct channel *channel = shard->config.channel;
+    int fds[2] = {channel->ops->wait_fd(channel), thread->wake.fd};
+    while (!atomic_load(&thread->stop)) {
+        wake_clear(&thread->wake);
+        memory_forbid(shard->counters.pushes > WARM_PUSHES);
+        bool worked = shard_poll(shard);
+        memory_forbid(false);
+        if (!worked && channel->ops->arm(channel) == STATUS_OK) {
+            wake_wait(fds, 2, SLEEP_MAX_NS);
+        }
+    }
+    return NULL;
+}
+
+enum status shard_thread_start(struct shard_thread *thread, struct shard *shard) {
+    thread->shard = shard;
+    atomic_init(&thread->stop, false);
+    TRY(wake_init(&thread->wake));
+    if (pthread_create(&thread->thread, NULL, run, thread) != 0) {
+        log_error("no thread for shard %llu", (unsigned long long)shard->config.id);
+        wake_free(&thread->wake);
+        return STATUS_MEMORY;
+    }
+    return STATUS_OK;
+}
+
+void shard_thread_stop(struct shard_thread *thread) {
+    atomic_store(&thread->stop, true);
+    wake_signal(&thread->wake);
+    (void)pthread_join(thread->thread, NULL);
+    wake_free(&thread->wake);
+}

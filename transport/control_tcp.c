@@ -1,0 +1,479 @@
+#include "transport/control_tcp.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/wake.h"
+#include "transport/control_connection.h"
+#include "transport/control_tls.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define NONE            UINT32_MAX
+#define TAG_LISTENER    UINT32_C(0x10000) /* epoll tags beyond the connections' numbers */
+#define TAG_BELL        UINT32_C(0x10001)
+#define BATCH           64
+#define BACKLOG         256
+#define ACCEPT_PAUSE_NS (1 * CLOCK_S)
+#define DENIED_WARN_NS  (5 * CLOCK_S)
+#define CLOSE_WAIT_NS   (50 * CLOCK_MS)
+
+struct control_tcp {
+    struct control control; /* first */
+    struct control_tls_context *context;
+    int epoll_fd;
+    int listener; /* -1 for none */
+    bool paused;  /* out of descriptors: the listener is not watched until resume_ns */
+    int64_t resume_ns;
+    struct wake bell; /* rung when something becomes reportable outside of poll() */
+    bool rung;
+    bool polling;
+    int64_t now_ns;
+    int64_t next_deadline_ns;
+    int64_t warn_ns; /* no warning of a denied peer before */
+    uint32_t pending;
+    uint32_t next_slot;
+    uint32_t handed_out;                         /* whose packet the owner has, or NONE */
+    uint32_t queue[CONTROL_TCP_CONNECTIONS_MAX]; /* who has news, each at most once */
+    uint32_t queue_head, queue_count;
+    char text[200]; /* of the last event */
+    struct connection connections[CONTROL_TCP_CONNECTIONS_MAX];
+};
+
+static struct control_tcp *tcp_of(struct control *control) {
+    return (struct control_tcp *)control;
+}
+
+static void queue_push(struct control_tcp *tcp, uint32_t index) {
+    if (tcp->connections[index].queued) return;
+    tcp->connections[index].queued = true;
+    tcp->queue[(tcp->queue_head + tcp->queue_count) % CONTROL_TCP_CONNECTIONS_MAX] = index;
+    tcp->queue_count++;
+    if (!tcp->polling && !tcp->rung) {
+        wake_signal(&tcp->bell);
+        tcp->rung = true;
+    }
+}
+
+static bool queue_pop(struct control_tcp *tcp, uint32_t *index) {
+    if (tcp->queue_count == 0) return false;
+    *index = tcp->queue[tcp->queue_head];
+    tcp->queue_head = (tcp->queue_head + 1) % CONTROL_TCP_CONNECTIONS_MAX;
+    tcp->queue_count--;
+    tcp->connections[*index].queued = false;
+    return true;
+}
+
+/* A peer with another key is worth a warning, since somebody waits there; strangers are not. */
+static void log_dropped(struct control_tcp *tcp, const struct connection *c) {
+    if (c->status == STATUS_DENIED && tcp->now_ns >= tcp->warn_ns) {
+        tcp->warn_ns = tcp->now_ns + DENIED_WARN_NS;
+        log_warn("refused a connection from %s: %s", c->peer, c->text);
+    } else {
+        log_debug("dropped a connection from %s: %s", c->peer, c->text);
+    }
+}
+
+static void release(struct control_tcp *tcp, uint32_t index) {
+    struct connection *c = &tcp->connections[index];
+    bool queued = c->queued;
+    if (!c->announced) tcp->pending--;
+    connection_release(c);
+    c->queued = queued; // its place in the queue is passed over when its turn comes
+}
+
+/* After anything was done with a connection: news into the queue, epoll and clock told. */
+static void settle(struct control_tcp *tcp, uint32_t index) {
+    struct connection *c = &tcp->connections[index];
+    if (c->phase == CONNECTION_DEAD && !c->announced) {
+        log_dropped(tcp, c);
+        release(tcp, index);
+        return;
+    }
+    if (connection_has_news(c)) queue_push(tcp, index);
+    uint32_t interest = connection_interest(c);
+    if (interest != 0 && interest != c->watched) {
+        struct epoll_event event = {.events = interest, .data.u32 = index};
+        int operation = c->watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+        int result = epoll_ctl(tcp->epoll_fd, operation, c->fd, &event);
+        if (result != 0) log_error("cannot watch a connection: %s", strerror(errno));
+        c->watched = interest;
+    } else if (interest == 0 && c->watched != 0) {
+        (void)epoll_ctl(tcp->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+        c->watched = 0;
+    }
+    if (c->timeout_ns != 0 && c->deadline_ns == 0) tcp->next_deadline_ns = INT64_MIN;
+}
+
+static uint32_t free_slot(struct control_tcp *tcp) {
+    for (uint32_t i = 0; i < CONTROL_TCP_CONNECTIONS_MAX; i++) {
+        uint32_t index = (tcp->next_slot + i) % CONTROL_TCP_CONNECTIONS_MAX;
+        struct connection *c = &tcp->connections[index];
+        if (c->phase == CONNECTION_FREE && !c->queued) {
+            tcp->next_slot = index + 1;
+            return index;
+        }
+    }
+    return NONE;
+}
+
+void control_tcp_adopt(struct control *control, int fd) {
+    struct control_tcp *tcp = tcp_of(control);
+    int one = 1;
+    int flags = fcntl(fd, F_GETFL);
+    uint32_t index = tcp->pending < CONTROL_TCP_PENDING_MAX ? free_slot(tcp) : NONE;
+    if (index == NONE || flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+        fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+        log_debug("dropped a connection: too many are waiting");
+        close(fd);
+        return;
+    }
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    tcp->pending++;
+    connection_accept(&tcp->connections[index], fd, tcp->context);
+    settle(tcp, index);
+}
+
+static void watch_listener(struct control_tcp *tcp, bool watched) {
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = TAG_LISTENER};
+    tcp->paused = !watched;
+    if (epoll_ctl(tcp->epoll_fd, watched ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, tcp->listener, &event) !=
+        0) {
+        log_error("cannot watch the listening socket: %s", strerror(errno));
+    }
+}
+
+static void accept_all(struct control_tcp *tcp) {
+    for (int i = 0; i < BATCH; i++) {
+        int fd = accept(tcp->listener, NULL, NULL);
+        if (fd >= 0) {
+            control_tcp_adopt(&tcp->control, fd);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            // What waits would keep the listener readable for ever, and us busy.
+            log_warn("cannot accept a connection: %s", strerror(errno));
+            watch_listener(tcp, false);
+            tcp->resume_ns = tcp->now_ns + ACCEPT_PAUSE_NS;
+            tcp->next_deadline_ns = INT64_MIN;
+            return;
+        }
+        if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+    }
+}
+
+/* Ends what has run out of time, and finds the next deadline. */
+static void expire(struct control_tcp *tcp) {
+    if (tcp->paused && tcp->now_ns >= tcp->resume_ns) watch_listener(tcp, true);
+    tcp->next_deadline_ns = INT64_MAX; // what settle() finds new makes it earlier again
+    int64_t next_ns = tcp->paused ? tcp->resume_ns : INT64_MAX;
+    for (uint32_t index = 0; index < CONTROL_TCP_CONNECTIONS_MAX; index++) {
+        struct connection *c = &tcp->connections[index];
+        if (c->phase == CONNECTION_FREE || c->timeout_ns == 0) continue;
+        if (c->deadline_ns == 0) c->deadline_ns = tcp->now_ns + c->timeout_ns;
+        if (tcp->now_ns >= c->deadline_ns) {
+            connection_expire(c);
+            settle(tcp, index);
+        } else if (c->deadline_ns < next_ns) {
+            next_ns = c->deadline_ns;
+        }
+    }
+    if (next_ns < tcp->next_deadline_ns) tcp->next_deadline_ns = next_ns;
+}
+
+/* One round of reading, writing and accepting. */
+static void gather(struct control_tcp *tcp) {
+    struct epoll_event events[BATCH];
+    int count = epoll_wait(tcp->epoll_fd, events, BATCH, 0);
+    for (int i = 0; i < count; i++) {
+        uint32_t tag = events[i].data.u32;
+        if (tag == TAG_LISTENER) {
+            accept_all(tcp);
+        } else if (tag < CONTROL_TCP_CONNECTIONS_MAX &&
+                   tcp->connections[tag].phase != CONNECTION_FREE) {
+            connection_step(&tcp->connections[tag]);
+            settle(tcp, tag);
+        }
+    }
+}
+
+static void report_closed(struct control_tcp *tcp, uint32_t index, struct control_event *event) {
+    struct connection *c = &tcp->connections[index];
+    snprintf(tcp->text, sizeof(tcp->text), "%s", c->text);
+    *event = (struct control_event){.kind = CONTROL_CLOSED,
+                                    .connection = index,
+                                    .incoming = c->incoming,
+                                    .status = c->status,
+                                    .text = tcp->text};
+    release(tcp, index);
+}
+
+/* What the owner has to be told of an open connection; false when nothing, for now. */
+static bool report_open(struct control_tcp *tcp, uint32_t index, struct control_event *event) {
+    struct connection *c = &tcp->connections[index];
+    *event = (struct control_event){.connection = index, .incoming = c->incoming};
+    if (!c->told) {
+        c->told = true;
+        if (!c->announced) tcp->pending--;
+        c->announced = true;
+        event->kind = CONTROL_OPENED;
+        snprintf(tcp->text, sizeof(tcp->text), "%s", c->peer);
+        event->text = tcp->text;
+        queue_push(tcp, index);
+        return true;
+    }
+    enum status status = connection_next(c, &event->packet, &event->packet_bytes);
+    if (status == STATUS_OK) {
+        event->kind = CONTROL_PACKET;
+        tcp->handed_out = index;
+        return true;
+    }
+    if (c->ended) {
+        report_closed(tcp, index, event);
+        return true;
+    }
+    if (c->more) connection_step(c);
+    settle(tcp, index);
+    return false;
+}
+
+static bool next_event(struct control_tcp *tcp, struct control_event *event) {
+    uint32_t index;
+    while (queue_pop(tcp, &index)) {
+        enum connection_phase phase = tcp->connections[index].phase;
+        if (phase == CONNECTION_OPEN && report_open(tcp, index, event)) return true;
+        if (phase == CONNECTION_DEAD) {
+            report_closed(tcp, index, event);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool tcp_poll(struct control *control, int64_t now_ns, struct control_event *event) {
+    struct control_tcp *tcp = tcp_of(control);
+    tcp->now_ns = now_ns;
+    tcp->polling = true;
+    if (tcp->handed_out != NONE) {
+        uint32_t index = tcp->handed_out;
+        tcp->handed_out = NONE;
+        if (tcp->connections[index].phase == CONNECTION_OPEN) {
+            connection_skip(&tcp->connections[index]);
+            settle(tcp, index);
+        }
+    }
+    if (now_ns >= tcp->next_deadline_ns) expire(tcp);
+    bool found = next_event(tcp, event);
+    if (!found) {
+        gather(tcp);
+        if (now_ns >= tcp->next_deadline_ns) expire(tcp); // starts the clocks of what is new
+        found = next_event(tcp, event);
+    }
+    if (!found && tcp->rung) {
+        wake_clear(&tcp->bell);
+        tcp->rung = false;
+    }
+    tcp->polling = false;
+    return found;
+}
+
+/* A listening socket on one address, or -1 with errno. */
+static int listen_on(const struct addrinfo *address) {
+    int one = 1;
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) {
+        return fd;
+    }
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+static enum status tcp_listen(struct control *control, const char *host, const char *port) {
+    struct control_tcp *tcp = tcp_of(control);
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *addresses = NULL;
+    char text[128];
+    ASSERT(tcp->listener < 0);
+    int result = getaddrinfo(host[0] != 0 ? host : NULL, port, &hints, &addresses);
+    if (result != 0) {
+        log_error("cannot listen at %s:%s: %s", host, port, gai_strerror(result));
+        return STATUS_IO;
+    }
+    int error = EADDRNOTAVAIL;
+    for (const struct addrinfo *a = addresses; a != NULL && tcp->listener < 0; a = a->ai_next) {
+        tcp->listener = listen_on(a);
+        if (tcp->listener < 0) error = errno;
+    }
+    freeaddrinfo(addresses);
+    if (tcp->listener < 0) {
+        log_error("cannot listen at %s:%s: %s", host, port,
+                  connection_error_text(error, text, sizeof(text)));
+        return STATUS_IO;
+    }
+    watch_listener(tcp, true);
+    return STATUS_OK;
+}
+
+static enum status tcp_dial(struct control *control, const char *host, const char *port,
+                            uint32_t *connection) {
+    struct control_tcp *tcp = tcp_of(control);
+    uint32_t index = free_slot(tcp);
+    if (index == NONE) {
+        log_error("cannot dial %s:%s: all %d connections are in use", host, port,
+                  CONTROL_TCP_CONNECTIONS_MAX);
+        return STATUS_MEMORY;
+    }
+    connection_dial(&tcp->connections[index], host, port, tcp->context);
+    settle(tcp, index);
+    *connection = index;
+    return STATUS_OK;
+}
+
+static enum status tcp_send(struct control *control, uint32_t connection, const uint8_t *packet,
+                            size_t bytes) {
+    struct control_tcp *tcp = tcp_of(control);
+    ASSERT_OP(connection, <, CONTROL_TCP_CONNECTIONS_MAX);
+    enum status status = connection_send(&tcp->connections[connection], packet, bytes);
+    if (status == STATUS_OK) settle(tcp, connection);
+    return status;
+}
+
+static void tcp_hang_up(struct control *control, uint32_t connection) {
+    struct control_tcp *tcp = tcp_of(control);
+    ASSERT_OP(connection, <, CONTROL_TCP_CONNECTIONS_MAX);
+    if (tcp->connections[connection].phase == CONNECTION_FREE) return;
+    connection_hang_up(&tcp->connections[connection]);
+    settle(tcp, connection);
+}
+
+static int tcp_wait_fd(struct control *control) {
+    return tcp_of(control)->epoll_fd;
+}
+
+static void tcp_local_ip(struct control *control, uint32_t connection, char *ip, size_t bytes) {
+    struct control_tcp *tcp = tcp_of(control);
+    ASSERT_OP(connection, <, CONTROL_TCP_CONNECTIONS_MAX);
+    connection_address(tcp->connections[connection].fd, true, false, ip, bytes);
+}
+
+static bool any_open(const struct control_tcp *tcp) {
+    for (uint32_t index = 0; index < CONTROL_TCP_CONNECTIONS_MAX; index++) {
+        if (tcp->connections[index].phase != CONNECTION_FREE) return true;
+    }
+    return false;
+}
+
+/* Hangs up everywhere and waits until the peers have closed too: only then is what was queued
+ * certain to have reached them. */
+static void flush_all(struct control_tcp *tcp, int64_t flush_ns) {
+    struct control_event event;
+    int64_t base_ns = tcp->now_ns, start_ns = clock_now_ns();
+    for (uint32_t index = 0; index < CONTROL_TCP_CONNECTIONS_MAX; index++) {
+        struct connection *c = &tcp->connections[index];
+        if (c->phase == CONNECTION_FREE) continue;
+        if (c->announced) {
+            tcp_hang_up(&tcp->control, index);
+        } else {
+            release(tcp, index);
+        }
+    }
+    while (any_open(tcp)) {
+        int64_t elapsed_ns = clock_now_ns() - start_ns;
+        if (elapsed_ns >= flush_ns) return;
+        if (tcp_poll(&tcp->control, base_ns + elapsed_ns, &event)) continue;
+        int64_t left_ns = flush_ns - elapsed_ns;
+        wake_wait(&tcp->epoll_fd, 1, left_ns < CLOSE_WAIT_NS ? left_ns : CLOSE_WAIT_NS);
+    }
+}
+
+static void tcp_close(struct control *control, int64_t flush_ns) {
+    struct control_tcp *tcp = tcp_of(control);
+    if (tcp->listener >= 0) close(tcp->listener);
+    tcp->listener = -1;
+    tcp->paused = false;
+    if (flush_ns > 0) flush_all(tcp, flush_ns);
+    for (uint32_t index = 0; index < CONTROL_TCP_CONNECTIONS_MAX; index++) {
+        if (tcp->connections[index].phase != CONNECTION_FREE) release(tcp, index);
+    }
+    wake_free(&tcp->bell);
+    close(tcp->epoll_fd);
+    control_tls_free(tcp->context);
+    free(tcp);
+}
+
+static const struct control_ops tcp_ops = {.name = "tcp",
+                                           .listen = tcp_listen,
+                                           .dial = tcp_dial,
+                                           .send = tcp_send,
+                                           .poll = tcp_poll,
+                                           .hang_up = tcp_hang_up,
+                                           .wait_fd = tcp_wait_fd,
+                                           .local_ip = tcp_local_ip,
+                                           .close = tcp_close};
+
+enum status control_tcp_open(struct control **control, const uint8_t *key) {
+    struct control_tcp *tcp = calloc(1, sizeof(*tcp));
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = TAG_BELL};
+    enum status status = STATUS_MEMORY;
+    if (tcp == NULL) {
+        log_error("no memory for the control channel");
+        return STATUS_MEMORY;
+    }
+    tcp->control.ops = &tcp_ops;
+    tcp->listener = -1;
+    tcp->handed_out = NONE;
+    tcp->next_deadline_ns = INT64_MAX;
+    tcp->now_ns = tcp->warn_ns = INT64_MIN / 2;
+    if (key != NULL) {
+        status = control_tls_init(&tcp->context, key);
+        if (status != STATUS_OK) goto free_object;
+    }
+    status = wake_init(&tcp->bell);
+    if (status != STATUS_OK) goto free_context;
+    tcp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (tcp->epoll_fd < 0 || epoll_ctl(tcp->epoll_fd, EPOLL_CTL_ADD, tcp->bell.fd, &event) != 0) {
+        log_error("cannot create an epoll: %s", strerror(errno));
+        status = STATUS_IO;
+        goto free_bell;
+    }
+    *control = &tcp->control;
+    return STATUS_OK;
+free_bell:
+    if (tcp->epoll_fd >= 0) close(tcp->epoll_fd);
+    wake_free(&tcp->bell);
+free_context:
+    control_tls_free(tcp->context);
+free_object:
+    free(tcp);
+    return status;
+}
+
+uint16_t control_tcp_port(const struct control *control) {
+    const struct control_tcp *tcp = (const struct control_tcp *)control;
+    struct sockaddr_storage address;
+    socklen_t length = sizeof(address);
+    if (tcp->listener < 0 ||
+        getsockname(tcp->listener, (struct sockaddr *)&address, &length) != 0) {
+        return 0;
+    }
+    if (address.ss_family == AF_INET6) {
+        return ntohs(((const struct sockaddr_in6 *)&address)->sin6_port);
+    }
+    return ntohs(((const struct sockaddr_in *)&address)->sin_port);
+}

@@ -1,0 +1,305 @@
+#include "transport/control_tls.h"
+
+#include "base/log.h"
+#include "transport/control_tcp.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define IDENTITY            "rubato"
+#define UNAUTHENTICATED_MAX ((size_t)16 << 10)
+#define RECORD_ALERT        0x15
+#define RECORD_HANDSHAKE    0x16
+#define ANOTHER_KEY         "key does not match the other side's (compare the --key-file of both)"
+
+struct control_tls_context {
+    SSL_CTX *ssl_context;
+    BIO_METHOD *socket_method;
+    uint8_t key[CONTROL_KEY_BYTES];
+};
+
+struct control_tls {
+    SSL *ssl;
+    int fd;
+    size_t allowance; /* bytes that may still be read before the key was shown */
+    bool sniffed;     /* the first byte was TLS */
+    bool foreign;     /* it was not */
+    bool authenticated;
+    bool exceeded; /* the allowance was used up */
+    bool end_of_stream;
+    bool wants_write;
+    int error; /* errno of the last socket call that failed */
+};
+
+/* True when the first byte that the peer sent, if it is there yet, begins a TLS record. */
+static bool starts_as_tls(struct control_tls *tls) {
+    uint8_t first;
+    if (tls->sniffed) return true;
+    if (recv(tls->fd, &first, 1, MSG_PEEK) != 1) return true;
+    tls->sniffed = first == RECORD_HANDSHAKE || first == RECORD_ALERT;
+    tls->foreign = !tls->sniffed;
+    return tls->sniffed;
+}
+
+static int socket_read(BIO *bio, char *data, int bytes) {
+    struct control_tls *tls = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    if (!starts_as_tls(tls)) {
+        BIO_set_retry_read(bio);
+        return -1;
+    }
+    size_t wanted = bytes > 0 ? (size_t)bytes : 0;
+    if (!tls->authenticated && wanted > tls->allowance) wanted = tls->allowance;
+    if (wanted == 0) {
+        tls->exceeded = true;
+        return -1;
+    }
+    ssize_t got;
+    do {
+        got = recv(tls->fd, data, wanted, 0);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) {
+        tls->error = errno;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) BIO_set_retry_read(bio);
+        return -1;
+    }
+    if (got == 0) tls->end_of_stream = true;
+    if (!tls->authenticated) tls->allowance -= (size_t)got;
+    return (int)got;
+}
+
+static int socket_write(BIO *bio, const char *data, int bytes) {
+    struct control_tls *tls = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    ssize_t put;
+    do {
+        put = send(tls->fd, data, (size_t)bytes, MSG_NOSIGNAL);
+    } while (put < 0 && errno == EINTR);
+    if (put < 0) {
+        tls->error = errno;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) BIO_set_retry_write(bio);
+        return -1;
+    }
+    return (int)put;
+}
+
+static long socket_control(BIO *bio, int command, long number, void *pointer) {
+    (void)bio;
+    (void)number;
+    (void)pointer;
+    return command == BIO_CTRL_FLUSH ? 1 : 0;
+}
+
+/* The pre-shared key in the shape in which OpenSSL wants it, a session. NULL without memory. */
+static SSL_SESSION *key_session(SSL *ssl) {
+    static const unsigned char suite[2] = {0x13, 0x02}; /* TLS_AES_256_GCM_SHA384 */
+    const struct control_tls_context *context = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
+    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, suite);
+    SSL_SESSION *session = SSL_SESSION_new();
+    if (session == NULL) return NULL;
+    if (cipher == NULL ||
+        SSL_SESSION_set1_master_key(session, context->key, CONTROL_KEY_BYTES) != 1 ||
+        SSL_SESSION_set_cipher(session, cipher) != 1 ||
+        SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) != 1) {
+        SSL_SESSION_free(session);
+        return NULL;
+    }
+    return session;
+}
+
+/* Dialling side: which key to offer. */
+static int offer_key(SSL *ssl, const EVP_MD *digest, const unsigned char **identity,
+                     size_t *identity_bytes, SSL_SESSION **session) {
+    *session = NULL;
+    *identity = NULL;
+    *identity_bytes = 0;
+    if (digest != NULL && !EVP_MD_is_a(digest, "SHA384")) return 1;
+    *session = key_session(ssl);
+    if (*session == NULL) return 0;
+    *identity = (const unsigned char *)IDENTITY;
+    *identity_bytes = strlen(IDENTITY);
+    return 1;
+}
+
+/* Listening side: the key that belongs to an identity; an unknown one fails the handshake. */
+static int find_key(SSL *ssl, const unsigned char *identity, size_t identity_bytes,
+                    SSL_SESSION **session) {
+    *session = NULL;
+    if (identity_bytes != strlen(IDENTITY) || memcmp(identity, IDENTITY, identity_bytes) != 0) {
+        return 1;
+    }
+    *session = key_session(ssl);
+    return *session != NULL;
+}
+
+static bool set_up(struct control_tls_context *context) {
+    SSL_CTX *ssl_context = SSL_CTX_new(TLS_method());
+    BIO_METHOD *method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "control");
+    context->ssl_context = ssl_context;
+    context->socket_method = method;
+    if (ssl_context == NULL || method == NULL) return false;
+    BIO_meth_set_read(method, socket_read);
+    BIO_meth_set_write(method, socket_write);
+    BIO_meth_set_ctrl(method, socket_control);
+    SSL_CTX_set_app_data(ssl_context, context);
+    SSL_CTX_set_session_cache_mode(ssl_context, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_options(ssl_context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
+    SSL_CTX_clear_options(ssl_context, SSL_OP_ALLOW_NO_DHE_KEX);
+    SSL_CTX_set_mode(ssl_context, SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                      SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                      SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_psk_use_session_callback(ssl_context, offer_key);
+    SSL_CTX_set_psk_find_session_callback(ssl_context, find_key);
+    return SSL_CTX_set_min_proto_version(ssl_context, TLS1_3_VERSION) == 1 &&
+           SSL_CTX_set_max_proto_version(ssl_context, TLS1_3_VERSION) == 1 &&
+           SSL_CTX_set_ciphersuites(ssl_context, "TLS_AES_256_GCM_SHA384") == 1 &&
+           SSL_CTX_set_max_early_data(ssl_context, 0) == 1 &&
+           SSL_CTX_set_num_tickets(ssl_context, 0) == 1;
+}
+
+enum status control_tls_init(struct control_tls_context **context, const uint8_t *key) {
+    struct control_tls_context *made = calloc(1, sizeof(*made));
+    if (made == NULL) {
+        log_error("no memory for the TLS settings");
+        return STATUS_MEMORY;
+    }
+    memcpy(made->key, key, CONTROL_KEY_BYTES);
+    if (!set_up(made)) {
+        const char *reason = ERR_reason_error_string(ERR_peek_error());
+        log_error("cannot set up TLS 1.3: %s", reason != NULL ? reason : "out of memory");
+        control_tls_free(made);
+        return STATUS_MEMORY;
+    }
+    *context = made;
+    return STATUS_OK;
+}
+
+void control_tls_free(struct control_tls_context *context) {
+    if (context == NULL) return;
+    SSL_CTX_free(context->ssl_context);
+    BIO_meth_free(context->socket_method);
+    OPENSSL_cleanse(context->key, sizeof(context->key));
+    free(context);
+}
+
+enum status control_tls_open(struct control_tls **tls, struct control_tls_context *context, int fd,
+                             bool incoming) {
+    struct control_tls *made = calloc(1, sizeof(*made));
+    BIO *bio = BIO_new(context->socket_method);
+    SSL *ssl = SSL_new(context->ssl_context);
+    if (made == NULL || bio == NULL || ssl == NULL) {
+        SSL_free(ssl);
+        BIO_free(bio);
+        free(made);
+        return STATUS_MEMORY;
+    }
+    made->ssl = ssl;
+    made->fd = fd;
+    made->allowance = UNAUTHENTICATED_MAX;
+    BIO_set_data(bio, made);
+    BIO_set_init(bio, 1);
+    SSL_set_bio(ssl, bio, bio);
+    if (incoming) {
+        SSL_set_accept_state(ssl);
+    } else {
+        SSL_set_connect_state(ssl);
+        SSL_set_verify(ssl, SSL_VERIFY_PEER, NULL); // no trust store: any certificate is refused
+    }
+    *tls = made;
+    return STATUS_OK;
+}
+
+void control_tls_close(struct control_tls *tls) {
+    if (tls == NULL) return;
+    SSL_free(tls->ssl);
+    free(tls);
+}
+
+/* What an SSL call that returned `result` means. */
+static enum status translate(struct control_tls *tls, int result, char *why, size_t why_bytes) {
+    int kind = SSL_get_error(tls->ssl, result);
+    unsigned long code = ERR_peek_error();
+    const char *reason = code != 0 ? ERR_reason_error_string(code) : NULL;
+    tls->wants_write = kind == SSL_ERROR_WANT_WRITE;
+    if (tls->exceeded) {
+        snprintf(why, why_bytes, "more than 16 KiB without showing the key");
+        return STATUS_CORRUPT;
+    }
+    if (kind == SSL_ERROR_WANT_READ || kind == SSL_ERROR_WANT_WRITE) return STATUS_AGAIN;
+    if (kind == SSL_ERROR_ZERO_RETURN || tls->end_of_stream) {
+        snprintf(why, why_bytes, "closed by the other side");
+        return STATUS_PEER_LOST;
+    }
+    if (kind == SSL_ERROR_SYSCALL || code == 0) {
+        snprintf(why, why_bytes, "%s", strerror(tls->error));
+        why[0] = (char)tolower((unsigned char)why[0]); // as our logs have it
+        return STATUS_PEER_LOST;
+    }
+    switch (ERR_GET_REASON(code)) {
+    case SSL_R_BINDER_DOES_NOT_VERIFY:
+    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER: // how the other side's binder check reaches us
+    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
+        snprintf(why, why_bytes, "%s", ANOTHER_KEY);
+        return STATUS_DENIED;
+    default:
+        snprintf(why, why_bytes, "TLS: %s", reason != NULL ? reason : "unknown error");
+        return STATUS_CORRUPT;
+    }
+}
+
+enum status control_tls_handshake(struct control_tls *tls, char *why, size_t why_bytes) {
+    ERR_clear_error();
+    tls->wants_write = false;
+    int result = SSL_do_handshake(tls->ssl);
+    if (tls->foreign) return STATUS_UNSUPPORTED;
+    if (result != 1) {
+        enum status status = translate(tls, result, why, why_bytes);
+        ERR_clear_error();
+        return status;
+    }
+    if (SSL_session_reused(tls->ssl) != 1) {
+        snprintf(why, why_bytes, "TLS without the key");
+        return STATUS_CORRUPT;
+    }
+    tls->authenticated = true;
+    return STATUS_OK;
+}
+
+enum status control_tls_read(struct control_tls *tls, uint8_t *bytes, size_t capacity,
+                             size_t *count, char *why, size_t why_bytes) {
+    ERR_clear_error();
+    tls->wants_write = false;
+    int result = SSL_read_ex(tls->ssl, bytes, capacity, count);
+    if (result == 1) return STATUS_OK;
+    enum status status = translate(tls, result, why, why_bytes);
+    ERR_clear_error();
+    return status;
+}
+
+enum status control_tls_write(struct control_tls *tls, const uint8_t *bytes, size_t capacity,
+                              size_t *count, char *why, size_t why_bytes) {
+    ERR_clear_error();
+    tls->wants_write = false;
+    int result = SSL_write_ex(tls->ssl, bytes, capacity, count);
+    if (result == 1) return STATUS_OK;
+    enum status status = translate(tls, result, why, why_bytes);
+    ERR_clear_error();
+    return status;
+}
+
+void control_tls_finish(struct control_tls *tls) {
+    ERR_clear_error();
+    (void)SSL_shutdown(tls->ssl);
+    ERR_clear_error();
+}
+
+bool control_tls_wants_write(const struct control_tls *tls) {
+    return tls->wants_write;
+}

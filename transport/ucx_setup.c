@@ -1,0 +1,158 @@
+#include "transport/ucx_setup.h"
+
+#include "base/checksum.h"
+#include "base/log.h"
+#include "transport/channel.h"
+#include "transport/channel_ucx.h"
+
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <ucs/config/global_opts.h>
+#include <ucs/debug/debug.h>
+
+/* A published address. offset size field: 0 4 magic "RUCX", 4 2 UCX major, 6 2 UCX minor,
+ * 8 4 length of what follows, 12 4 its CRC32C, then UCX's own address; little-endian. */
+struct address_head {
+    uint32_t magic;
+    uint16_t major, minor;
+    uint32_t bytes;
+    uint32_t crc32c;
+};
+_Static_assert(sizeof(struct address_head) == 16, "part of the published address");
+#define ADDRESS_MAGIC UINT32_C(0x58435552)
+
+enum status ucx_setup_wrap(ucp_worker_h worker, uint8_t *address, size_t *bytes) {
+    ucp_address_t *own = NULL;
+    size_t own_bytes = 0;
+    ucs_status_t code = ucp_worker_get_address(worker, &own, &own_bytes);
+    if (code != UCS_OK) {
+        log_error("ucx: cannot get the worker's address: %s", ucs_status_string(code));
+        return STATUS_DEVICE;
+    }
+    struct address_head head = {.magic = ADDRESS_MAGIC, .bytes = (uint32_t)own_bytes};
+    unsigned major, minor, release;
+    ucp_get_version(&major, &minor, &release);
+    head.major = (uint16_t)major;
+    head.minor = (uint16_t)minor;
+    head.crc32c = checksum_crc32c(own, own_bytes);
+    enum status status = STATUS_OK;
+    if (own_bytes > CHANNEL_ADDRESS_MAX - sizeof head) {
+        log_error("ucx: an address of %zu bytes is too long; name fewer --net-devices", own_bytes);
+        status = STATUS_DEVICE;
+    } else {
+        memcpy(address, &head, sizeof head);
+        memcpy(address + sizeof head, own, own_bytes);
+        *bytes = sizeof head + own_bytes;
+    }
+    ucp_worker_release_address(worker, own);
+    return status;
+}
+
+enum status ucx_setup_unwrap(uint32_t peer, const uint8_t *address, size_t bytes,
+                             const ucp_address_t **unwrapped) {
+    struct address_head head;
+    if (bytes <= sizeof head || bytes > CHANNEL_ADDRESS_MAX) {
+        log_error("ucx: the address of peer %u has %zu bytes", peer, bytes);
+        return STATUS_INVALID;
+    }
+    memcpy(&head, address, sizeof head);
+    if (head.magic != ADDRESS_MAGIC || head.bytes != bytes - sizeof head ||
+        head.crc32c != checksum_crc32c(address + sizeof head, head.bytes)) {
+        log_error("ucx: the address of peer %u is damaged", peer);
+        return STATUS_INVALID;
+    }
+    unsigned major, minor, release;
+    ucp_get_version(&major, &minor, &release);
+    if (head.major != major || head.minor != minor) {
+        log_error("ucx: peer %u has UCX %u.%u, this process %u.%u: they must be the same", peer,
+                  head.major, head.minor, major, minor);
+        return STATUS_INVALID;
+    }
+    *unwrapped = (const ucp_address_t *)(address + sizeof head);
+    return STATUS_OK;
+}
+
+enum status ucx_setup_context(const char *net_devices, ucp_context_h *context) {
+    ucp_config_t *config = NULL;
+    ucs_status_t code = ucp_config_read(NULL, NULL, &config);
+    if (code != UCS_OK) {
+        log_error("ucx: cannot read its configuration: %s", ucs_status_string(code));
+        return STATUS_DEVICE;
+    }
+    /* Set here, so that an exported variable cannot change what we rely on. Shared memory is left
+     * out: it does not work with the peer error mode. */
+    const char *const settings[][2] = {
+        {"TLS", strchr(net_devices, ':') ? "ib,tcp" : "tcp"},
+        {"NET_DEVICES", *net_devices ? net_devices : "all"},
+        {"PROTO_ENABLE", "n"},
+        {"ADDRESS_VERSION", "v1"},
+        {"MEMTYPE_CACHE", "n"},
+        {"MAX_EAGER_RAILS", "1"},
+        {"RNDV_SCHEME", "auto"},
+        {"UNIFIED_MODE", "n"},
+        {"KEEPALIVE_INTERVAL", "20s"},
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        code = ucp_config_modify(config, settings[i][0], settings[i][1]);
+        if (code == UCS_OK) continue;
+        log_warn("ucx: %s=%s is not taken: %s", settings[i][0], settings[i][1],
+                 ucs_status_string(code));
+    }
+    const ucp_params_t params = {
+        .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
+        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+        .mt_workers_shared = 0,
+    };
+    code = ucp_init(&params, config, context);
+    ucp_config_release(config);
+    if (code != UCS_OK) {
+        *context = NULL;
+        log_error("ucx: cannot use net devices \"%s\": %s", net_devices, ucs_status_string(code));
+        return code == UCS_ERR_NO_MEMORY ? STATUS_MEMORY : STATUS_DEVICE;
+    }
+    return STATUS_OK;
+}
+
+void channel_ucx_setup(void) {
+    /* Its lines about a dead peer would be alarming and say nothing that our own events don't. */
+    static const char *const settings[][2] = {
+        {"LOG_LEVEL", "fatal"}, {"HANDLE_ERRORS", "none"},     {"ERROR_SIGNALS", ""},
+        {"DEBUG_SIGNO", "0"},   {"WARN_UNUSED_ENV_VARS", "n"},
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        ucs_status_t code = ucs_global_opts_set_value(settings[i][0], settings[i][1]);
+        if (code != UCS_OK) log_warn("ucx: cannot set %s", settings[i][0]);
+    }
+    /* Its library constructor took these before main(); the settings above are too late. */
+    static const int signals[] = {SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV};
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        ucs_debug_disable_signal(signals[i]);
+    }
+}
+
+void channel_ucx_device_of(const char *ip, char *name, size_t bytes) {
+    name[0] = 0;
+    struct ifaddrs *list = NULL;
+    if (getifaddrs(&list) != 0) return;
+    for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
+        if (!entry->ifa_addr) continue;
+        int family = entry->ifa_addr->sa_family;
+        if (family != AF_INET && family != AF_INET6) continue;
+        socklen_t length =
+            family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+        char text[NI_MAXHOST];
+        if (getnameinfo(entry->ifa_addr, length, text, sizeof text, NULL, 0, NI_NUMERICHOST) != 0) {
+            continue;
+        }
+        text[strcspn(text, "%")] = 0; /* the scope of a link-local address */
+        if (strcmp(text, ip) != 0) continue;
+        snprintf(name, bytes, "%s", entry->ifa_name);
+        break;
+    }
+    freeifaddrs(list);
+}

@@ -1,0 +1,28 @@
+/* ucx_setup.h - what channel_ucx tells UCX before the first frame: settings and addresses.
+ *
+ * UCX reads UCX_* variables; the settings that the channel relies on are set over them here. UCX's
+ * parser of worker addresses believes what it is given, so an address travels wrapped (layout in
+ * ucx_setup.c) and nothing damaged, foreign, or of another UCX release reaches the parser.
+ */
+#ifndef RUBATO_TRANSPORT_UCX_SETUP_H
+#define RUBATO_TRANSPORT_UCX_SETUP_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <ucp/api/ucp.h>
+
+/* A context for these net devices (channel_ucx.h). DEVICE or MEMORY, logged. */
+enum status ucx_setup_context(const char *net_devices, ucp_context_h *context) WARN_UNUSED;
+
+/* The worker's wrapped address -> address [*bytes], capacity CHANNEL_ADDRESS_MAX. DEVICE,
+ * logged. */
+enum status ucx_setup_wrap(ucp_worker_h worker, uint8_t *address, size_t *bytes) WARN_UNUSED;
+
+/* The address within; it lives as long as `address` [bytes]. INVALID, logged with the peer's
+ * number. */
+enum status ucx_setup_unwrap(uint32_t peer, const uint8_t *address, size_t bytes,
+                             const ucp_address_t **unwrapped) WARN_UNUSED;
+
+#endif

@@ -1,0 +1,324 @@
+#include "worker/exchange.h"
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "base/log.h"
+#include "kernels/optimizer.h"
+#include "worker/cadence.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { EVENTS_A_POLL = 64 };
+
+/* What a send's cookie says: a commit, or a block's id, with a mark when the payload is the block's
+ * weights themselves. */
+#define COOKIE_COMMIT  UINT64_MAX
+#define COOKIE_WEIGHTS (UINT64_C(1) << 63)
+
+void exchange_channel_config(const struct job *job, const struct plan *plan,
+                             struct channel_config *config) {
+    const struct codec *pull = codec_find(job->pull);
+    ASSERT(pull != NULL);
+    uint64_t blocks = plan->block_count;
+    *config = (struct channel_config){
+        .peers_max = (uint32_t)plan->shard_count,
+        .slots = (uint32_t)(blocks < 64 ? blocks + 16 : 80),
+        .slot_bytes = pull->bound((size_t)plan->largest_block),
+        .sends_max = (uint32_t)(2 * blocks + plan->shard_count + 16),
+    };
+}
+
+enum status exchange_init(struct exchange *exchange, const struct exchange_config *config) {
+    const struct plan *plan = config->plan;
+    *exchange = (struct exchange){.config = *config,
+                                  .push = codec_find(config->job->push),
+                                  .pull = codec_find(config->job->pull),
+                                  .resend_ns = job_lease_ns(config->job) / 2};
+    ASSERT(exchange->push != NULL && exchange->pull != NULL);
+    size_t bytes = arena_need((size_t)plan->block_count * sizeof(struct exchange_block)) +
+                   arena_need((size_t)plan->shard_count * sizeof(bool));
+    for (uint64_t id = 0; id < plan->block_count; id++) {
+        bytes += arena_need(exchange->push->bound((size_t)plan->blocks[id].count));
+    }
+    TRY(arena_init(&exchange->arena, bytes));
+    exchange->blocks =
+        arena_take(&exchange->arena, (size_t)plan->block_count * sizeof(struct exchange_block));
+    exchange->commit_due = arena_take(&exchange->arena, (size_t)plan->shard_count * sizeof(bool));
+    for (uint64_t id = 0; id < plan->block_count; id++) {
+        exchange->blocks[id].wire =
+            arena_take(&exchange->arena, exchange->push->bound((size_t)plan->blocks[id].count));
+    }
+    return STATUS_OK;
+}
+
+void exchange_free(struct exchange *exchange) {
+    arena_free(&exchange->arena);
+    *exchange = (struct exchange){0};
+}
+
+static void open_request(struct exchange *exchange, struct exchange_block *block,
+                         enum frame_kind kind) {
+    ASSERT(!block->open);
+    block->kind = kind;
+    block->ticket++;
+    block->open = true;
+    block->unsent = true;
+    exchange->open++;
+    exchange->unsent++;
+}
+
+void exchange_pull_all(struct exchange *exchange, bool first) {
+    for (uint64_t id = 0; id < exchange->config.plan->block_count; id++) {
+        exchange->blocks[id].first = first;
+        open_request(exchange, &exchange->blocks[id], FRAME_PULL);
+    }
+}
+
+enum status exchange_push(struct exchange *exchange, uint64_t id, uint64_t seq, const float *grad) {
+    struct exchange_block *block = &exchange->blocks[id];
+    size_t count = (size_t)exchange->config.plan->blocks[id].count;
+    if (block->sends > 0) {
+        return STATUS_AGAIN;
+    }
+    if (exchange->push->encode(grad, count, block->wire, exchange->push->bound(count),
+                               &block->wire_bytes) != STATUS_OK) {
+        ASSERT(!"the buffer was sized by bound()");
+    }
+    block->wire_xxh3 = checksum_xxh3(block->wire, block->wire_bytes);
+    block->sum_of_squares = optimizer_sum_of_squares(grad, (int64_t)count);
+    block->seq = seq;
+    open_request(exchange, block, FRAME_PUSH);
+    exchange->counters.pushed_values += count;
+    return STATUS_OK;
+}
+
+void exchange_commit(struct exchange *exchange, uint64_t seq) {
+    const struct plan *plan = exchange->config.plan;
+    exchange->commit_seq = seq;
+    exchange->commit_sum = 0;
+    for (uint64_t id = 0; id < plan->block_count; id++) {
+        exchange->commit_sum += exchange->blocks[id].sum_of_squares;
+    }
+    exchange->commits_unsent = plan->shard_count;
+    memset(exchange->commit_due, true, (size_t)plan->shard_count * sizeof(bool));
+}
+
+static enum status send_frame(struct exchange *exchange, struct frame *frame, uint64_t shard,
+                              const uint8_t *payload, uint64_t cookie) {
+    struct channel *channel = exchange->config.channel;
+    uint8_t header[FRAME_BYTES];
+    frame->job = exchange->config.job_id;
+    frame->epoch = exchange->config.epoch;
+    frame->session = exchange->config.session;
+    frame->rank = (uint16_t)exchange->config.rank;
+    frame_encode(frame, header);
+    return channel->ops->send(channel, (uint32_t)shard, header, payload, frame->payload_bytes,
+                              cookie);
+}
+
+/* Worker 0: the block's first weights, straight from the vector. */
+static enum status send_first(struct exchange *exchange, uint64_t id) {
+    const struct plan_block *planned = &exchange->config.plan->blocks[id];
+    const uint8_t *payload = (const uint8_t *)(exchange->config.weights + planned->offset);
+    struct frame frame = {.kind = FRAME_INIT,
+                          .codec = CODEC_F32,
+                          .block = id,
+                          .value_count = (uint32_t)planned->count,
+                          .payload_bytes = (uint32_t)(planned->count * sizeof(float))};
+    frame.payload_xxh3 = checksum_xxh3(payload, frame.payload_bytes);
+    return send_frame(exchange, &frame, planned->shard, payload, id | COOKIE_WEIGHTS);
+}
+
+static enum status send_request(struct exchange *exchange, uint64_t id) {
+    const struct plan_block *planned = &exchange->config.plan->blocks[id];
+    struct exchange_block *block = &exchange->blocks[id];
+    struct frame frame = {.kind = block->kind,
+                          .codec = (uint8_t)exchange->push->id,
+                          .seq = block->seq,
+                          .block_version = block->version,
+                          .block = id,
+                          .value_count = (uint32_t)planned->count,
+                          .ticket = block->ticket};
+    const uint8_t *payload = NULL;
+    if (block->kind == FRAME_PUSH) {
+        payload = block->wire;
+        frame.payload_bytes = (uint32_t)block->wire_bytes;
+        frame.payload_xxh3 = block->wire_xxh3;
+    } else {
+        frame.payload_xxh3 = checksum_xxh3(NULL, 0);
+    }
+    enum status status = send_frame(exchange, &frame, planned->shard, payload, id);
+    if (status == STATUS_OK && block->kind == FRAME_PUSH) {
+        exchange->counters.pushed_bytes += FRAME_BYTES + frame.payload_bytes;
+    }
+    return status;
+}
+
+/* Hands one block's request to the channel. False: the channel is full. A lost shard swallows it;
+ * the control channel decides what the loss means. */
+static bool hand_over(struct exchange *exchange, uint64_t id, int64_t now_ns) {
+    struct exchange_block *block = &exchange->blocks[id];
+    if (block->lent) {
+        return true; /* the pull follows when the first weights have left: its answer overwrites them */
+    }
+    if (block->first) {
+        enum status status = send_first(exchange, id);
+        block->lent = status == STATUS_OK;
+        block->first = status == STATUS_AGAIN;
+        return status != STATUS_AGAIN;
+    }
+    enum status status = send_request(exchange, id);
+    if (status == STATUS_AGAIN) {
+        return false;
+    }
+    block->sends += status == STATUS_OK ? 1 : 0;
+    block->unsent = false;
+    block->asked_ns = now_ns;
+    exchange->unsent--;
+    return true;
+}
+
+static void send_unsent(struct exchange *exchange, int64_t now_ns) {
+    for (uint64_t id = 0; id < exchange->config.plan->block_count && exchange->unsent > 0; id++) {
+        if (exchange->blocks[id].unsent && !hand_over(exchange, id, now_ns)) {
+            return;
+        }
+    }
+}
+
+static void send_commits(struct exchange *exchange, int64_t now_ns) {
+    for (uint64_t shard = 0;
+         shard < exchange->config.plan->shard_count && exchange->commits_unsent > 0; shard++) {
+        struct frame frame = {.kind = FRAME_COMMIT,
+                              .seq = exchange->commit_seq,
+                              .scalar = exchange->commit_sum,
+                              .payload_xxh3 = checksum_xxh3(NULL, 0)};
+        if (!exchange->commit_due[shard]) {
+            continue;
+        }
+        if (send_frame(exchange, &frame, shard, NULL, COOKIE_COMMIT) == STATUS_AGAIN) {
+            return;
+        }
+        exchange->counters.pushed_bytes += FRAME_BYTES;
+        exchange->commit_due[shard] = false;
+        exchange->commits_unsent--;
+        exchange->commit_ns = now_ns;
+    }
+}
+
+/* Sends again what was not answered for too long: the same bytes. */
+static void resend(struct exchange *exchange, int64_t now_ns) {
+    const struct plan *plan = exchange->config.plan;
+    bool again = false;
+    for (uint64_t id = 0; id < plan->block_count && exchange->open > 0; id++) {
+        struct exchange_block *block = &exchange->blocks[id];
+        if (!block->open || block->unsent || block->lent || block->sends > 0 ||
+            now_ns - block->asked_ns < exchange->resend_ns) {
+            continue;
+        }
+        block->unsent = true;
+        block->first = block->kind == FRAME_PULL && exchange->config.rank == 0 &&
+                       block->version == 0 && block->seq == 0;
+        exchange->unsent++;
+        exchange->counters.resent++;
+        again = true;
+    }
+    if (again && exchange->commit_seq != 0 && exchange->commits_unsent == 0 &&
+        now_ns - exchange->commit_ns >= exchange->resend_ns) {
+        exchange->commits_unsent = plan->shard_count;
+        memset(exchange->commit_due, true, (size_t)plan->shard_count * sizeof(bool));
+    }
+}
+
+static void install(struct exchange *exchange, const struct frame *frame,
+                    const struct channel_event *event) {
+    const struct plan_block *planned = &exchange->config.plan->blocks[frame->block];
+    struct exchange_block *block = &exchange->blocks[frame->block];
+    const struct codec *codec = codec_by_id(frame->codec);
+    struct exchange_counters *counters = &exchange->counters;
+    /* Lent: a repeated first frame is in flight, and the weights are the channel's; what comes now
+     * is asked for again later. */
+    if (!block->open || frame->ticket != block->ticket || block->lent) {
+        counters->ignored++;
+        return;
+    }
+    if (codec == NULL || frame->value_count != planned->count ||
+        codec->decode(event->payload, event->payload_bytes,
+                      exchange->config.weights + planned->offset,
+                      (size_t)planned->count) != STATUS_OK) {
+        counters->corrupt++;
+        return;
+    }
+    block->version = frame->block_version;
+    block->first = false;
+    block->open = false;
+    exchange->open--;
+    if (block->unsent) {
+        block->unsent = false;
+        exchange->unsent--;
+    }
+    counters->answers++;
+    counters->pulled_bytes += FRAME_BYTES + event->payload_bytes;
+    if (block->kind == FRAME_PUSH) {
+        counters->pushes_answered++;
+        counters->staleness_sum += frame->staleness;
+        counters->staleness_max =
+            frame->staleness > counters->staleness_max ? frame->staleness : counters->staleness_max;
+    }
+}
+
+static void take_received(struct exchange *exchange, const struct channel_event *event) {
+    struct frame frame;
+    if (frame_decode(event->header, &frame) != STATUS_OK ||
+        frame_check_payload(&frame, event->payload, event->payload_bytes) != STATUS_OK) {
+        exchange->counters.corrupt++;
+        log_warn("a damaged frame was dropped");
+        return;
+    }
+    if (frame.kind != FRAME_WEIGHTS || frame.job != exchange->config.job_id ||
+        frame.session != exchange->config.session ||
+        frame.block >= exchange->config.plan->block_count) {
+        exchange->counters.ignored++;
+        return;
+    }
+    install(exchange, &frame, event);
+}
+
+static void take_sent(struct exchange *exchange, uint64_t cookie) {
+    if (cookie == COOKIE_COMMIT) {
+        return;
+    }
+    struct exchange_block *block = &exchange->blocks[cookie & ~COOKIE_WEIGHTS];
+    if ((cookie & COOKIE_WEIGHTS) != 0) {
+        block->lent = false;
+    } else {
+        ASSERT_OP(block->sends, >, 0);
+        block->sends--;
+    }
+}
+
+bool exchange_poll(struct exchange *exchange, int64_t now_ns) {
+    struct channel *channel = exchange->config.channel;
+    struct channel_event events[EVENTS_A_POLL];
+    size_t count = channel->ops->poll(channel, events, EVENTS_A_POLL);
+    for (size_t i = 0; i < count; i++) {
+        const struct channel_event *event = &events[i];
+        if (event->kind == CHANNEL_RECEIVED) {
+            take_received(exchange, event);
+            channel->ops->release(channel, event->slot);
+        } else if (event->kind == CHANNEL_SENT) {
+            take_sent(exchange, event->cookie);
+        } else if (event->kind == CHANNEL_PEER_LOST) {
+            log_debug("channel to shard %u broke", event->peer);
+        }
+    }
+    resend(exchange, now_ns);
+    send_unsent(exchange, now_ns);
+    send_commits(exchange, now_ns);
+    return count > 0;
+}
+
+bool exchange_settled(const struct exchange *exchange) {
+    return exchange->open == 0;
+}

@@ -1,0 +1,100 @@
+/* exchange.h - a worker's traffic with the shards: pushes out, weights in.
+ *
+ * Push and pull are one exchange: the answer to a block's push is the block's new weights, which are installed
+ * in place. A block has at most one request open; each request has a ticket that its answer
+ * repeats, so that a late answer to an older request is known. An encoded push stays in its buffer
+ * until it is answered: what is not answered within half a lease is sent again, the same bytes.
+ * A state machine without threads or waits, polled by its owner. Memory is one arena, from the plan:
+ * one encoded push a block.
+ */
+#ifndef RUBATO_WORKER_EXCHANGE_H
+#define RUBATO_WORKER_EXCHANGE_H
+
+#include "base/memory.h"
+#include "compression/codec.h"
+#include "proto/frame.h"
+#include "proto/job.h"
+#include "proto/plan.h"
+#include "transport/channel.h"
+
+#include <stdbool.h>
+
+struct exchange_block {
+    uint32_t ticket;      /* of the last request */
+    bool open;            /* the request is not answered */
+    bool first;           /* its first weights are to be sent before the pull (worker 0) */
+    bool unsent;          /* the request is to be handed to the channel */
+    bool lent;            /* the weights are the channel's, as the first frame's payload */
+    uint32_t sends;       /* of requests in flight: the wire buffer is the channel's */
+    enum frame_kind kind; /* of the request: FRAME_PULL or FRAME_PUSH */
+    uint64_t seq;         /* of the push */
+    uint64_t version;     /* of the weights that are installed */
+    int64_t asked_ns;     /* when it was last handed to the channel */
+    uint8_t *wire;        /* the encoded push */
+    size_t wire_bytes;
+    uint64_t wire_xxh3;
+    double sum_of_squares; /* of the last gradient */
+};
+
+struct exchange_counters {
+    uint64_t pushed_bytes; /* headers included */
+    uint64_t pulled_bytes;
+    uint64_t pushed_values;
+    uint64_t answers;
+    uint64_t staleness_sum, staleness_max; /* over answers to pushes */
+    uint64_t pushes_answered;
+    uint64_t resent, ignored, corrupt;
+};
+
+struct exchange_config {
+    const struct job *job;
+    const struct plan *plan;
+    struct channel *channel; /* open and connected: peer i is shard i; the caller's */
+    uint64_t job_id, epoch, session;
+    uint32_t rank;
+    float *weights; /* [plan.value_count], installed into */
+};
+
+struct exchange {
+    struct exchange_config config;
+    const struct codec *push, *pull;
+    struct exchange_block *blocks; /* [plan.block_count] */
+    uint64_t open;                 /* requests that are not answered */
+    uint64_t unsent;               /* requests that wait for the channel */
+    uint64_t commit_seq;           /* the push that is committed, 0: none */
+    double commit_sum;
+    uint64_t commits_unsent; /* shards still to be told */
+    bool *commit_due;        /* [shard_count] */
+    int64_t commit_ns;
+    int64_t resend_ns;
+    struct exchange_counters counters;
+    struct arena arena;
+};
+
+/* What the worker asks of its channel. */
+void exchange_channel_config(const struct job *job, const struct plan *plan,
+                             struct channel_config *config);
+
+/* MEMORY. */
+enum status exchange_init(struct exchange *exchange,
+                          const struct exchange_config *config) WARN_UNUSED;
+void exchange_free(struct exchange *exchange);
+
+/* Asks for every block; worker 0 sends its weights first when `first` is set. No request may be open. */
+void exchange_pull_all(struct exchange *exchange, bool first);
+
+/* Encodes the block's gradient (grad [block.count]; free again on return) as push `seq` and sends it. AGAIN: the
+ * last push of the block has not left its buffer yet. */
+enum status exchange_push(struct exchange *exchange, uint64_t block, uint64_t seq,
+                          const float *grad) WARN_UNUSED;
+
+/* All blocks of push `seq` are handed over: tells every shard the gradient's sum of squares. */
+void exchange_commit(struct exchange *exchange, uint64_t seq);
+
+/* Does what can be done now; true when something was. */
+bool exchange_poll(struct exchange *exchange, int64_t now_ns);
+
+/* All that was asked or pushed is answered and installed. */
+bool exchange_settled(const struct exchange *exchange);
+
+#endif

@@ -1,0 +1,236 @@
+#include "worker/report.h"
+
+#include "base/clock.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LIVE_EVERY_NS (CLOCK_S / 5)
+#define LINE_EVERY_NS (CLOCK_S / 2)
+#define SLOW_EVERY_NS (10 * CLOCK_S)
+
+static enum status make_folder(struct report *report) {
+    char stamp[64];
+    time_t now = time(NULL);
+    struct tm parts;
+    if (report->job.run_dir[0] != '\0') {
+        (void)snprintf(report->folder, sizeof report->folder, "%s", report->job.run_dir);
+    } else if (report->rank == 0) {
+        (void)localtime_r(&now, &parts);
+        (void)strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &parts);
+        (void)snprintf(report->folder, sizeof report->folder, "runs/%s-%ld", stamp, (long)getpid());
+    } else {
+        return STATUS_OK;
+    }
+    return files_make_folder(report->folder);
+}
+
+static FILE *open_file(const struct report *report, const char *name) {
+    char path[1024];
+    if (files_join(path, sizeof path, report->folder, name) != STATUS_OK) {
+        return NULL;
+    }
+    FILE *file = fopen(path, "w");
+    if (file == NULL) {
+        log_error("cannot write %s: %s", path, strerror(errno));
+    }
+    return file;
+}
+
+static enum status open_files(struct report *report, const struct options *options) {
+    char name[64] = "metrics.jsonl";
+    if (report->rank != 0) {
+        (void)snprintf(name, sizeof name, "metrics.rank%u.jsonl", report->rank);
+    }
+    report->metrics = open_file(report, name);
+    if (report->metrics == NULL) {
+        return STATUS_IO;
+    }
+    (void)setvbuf(report->metrics, NULL, _IOLBF, 1 << 13);
+    if (report->rank == 0) {
+        FILE *saved = open_file(report, "options.conf");
+        if (saved == NULL) {
+            return STATUS_IO;
+        }
+        options_print_config(options, JOB_WORKER, saved);
+        (void)fclose(saved);
+    }
+    return STATUS_OK;
+}
+
+enum status report_open(struct report *report, const struct options *options, uint32_t rank) {
+    const struct job *job = options->config;
+    *report = (struct report){.job = *job, .rank = rank, .started_ns = clock_now_ns()};
+    bool terminal = isatty(STDERR_FILENO) == 1;
+    bool quiet = strcmp(job->progress, "off") == 0 || rank != 0;
+    report->line = !quiet && (strcmp(job->progress, "line") == 0 || !terminal);
+    report->live = !quiet && !report->line;
+    TRY(make_folder(report));
+    return report->folder[0] != '\0' ? open_files(report, options) : STATUS_OK;
+}
+
+void report_close(struct report *report) {
+    if (report->line_open) {
+        fputc('\n', stderr);
+    }
+    if (report->metrics != NULL) {
+        (void)fclose(report->metrics);
+    }
+    *report = (struct report){0};
+}
+
+double report_push_ratio(const struct exchange_counters *counters) {
+    return counters->pushed_bytes > 0
+               ? (double)counters->pushed_values * 4 / (double)counters->pushed_bytes
+               : 1;
+}
+
+double report_staleness(const struct exchange_counters *counters) {
+    return counters->pushes_answered > 0
+               ? (double)counters->staleness_sum / (double)counters->pushes_answered
+               : 0;
+}
+
+static double tokens_a_second(const struct report *report, const struct report_step *step,
+                              int64_t now_ns) {
+    double seconds = (double)(now_ns - report->started_ns) / (double)CLOCK_S;
+    return seconds > 0 ? (double)step->job_tokens / seconds : 0;
+}
+
+static double milliseconds(int64_t ns) {
+    return (double)ns / (double)CLOCK_MS;
+}
+
+static void write_metrics(struct report *report, const struct report_step *step, int64_t now_ns) {
+    char text[1024];
+    size_t bytes = 0;
+    struct json json;
+    const struct exchange_counters *now = &step->counters;
+    const struct exchange_counters *before = &report->before;
+    uint64_t answered = now->pushes_answered - before->pushes_answered;
+    json_begin(&json, text, sizeof text);
+    json_text(&json, "schema", "rubato.step/1");
+    json_int(&json, "step", step->step);
+    json_real(&json, "seconds", (double)(now_ns - report->started_ns) / (double)CLOCK_S, 6);
+    json_real(&json, "loss", (double)step->loss, 7);
+    json_real(&json, "val_loss", step->val_loss, 7);
+    json_real(&json, "lr", job_learning_rate(&report->job, step->step - 1), 6);
+    json_int(&json, "tokens", (int64_t)step->job_tokens);
+    json_real(&json, "tok_s", tokens_a_second(report, step, now_ns), 6);
+    json_open_object(&json, "ms");
+    json_real(&json, "forward", milliseconds(step->forward_ns), 5);
+    json_real(&json, "backward", milliseconds(step->backward_ns), 5);
+    json_real(&json, "wait", milliseconds(step->wait_ns), 5);
+    json_close_object(&json);
+    json_int(&json, "push_bytes", (int64_t)(now->pushed_bytes - before->pushed_bytes));
+    json_int(&json, "pull_bytes", (int64_t)(now->pulled_bytes - before->pulled_bytes));
+    json_real(&json, "push_ratio", report_push_ratio(now), 5);
+    json_real(&json, "staleness",
+              answered > 0 ? (double)(now->staleness_sum - before->staleness_sum) / (double)answered
+                           : 0,
+              5);
+    json_int(&json, "resent", (int64_t)now->resent);
+    report->before = *now;
+    if (json_end(&json, &bytes) == STATUS_OK) {
+        (void)fprintf(report->metrics, "%s\n", text);
+    }
+}
+
+static void format_count(double value, char *text, size_t bytes) {
+    if (value >= 1e6) {
+        (void)snprintf(text, bytes, "%.2fM", value / 1e6);
+    } else if (value >= 1e3) {
+        (void)snprintf(text, bytes, "%.1fk", value / 1e3);
+    } else {
+        (void)snprintf(text, bytes, "%.0f", value);
+    }
+}
+
+static void format_duration(double seconds, char *text, size_t bytes) {
+    int64_t total = (int64_t)(seconds + 0.5);
+    if (total >= 3600) {
+        (void)snprintf(text, bytes, "%" PRId64 "h%02" PRId64 "m", total / 3600, total / 60 % 60);
+    } else {
+        (void)snprintf(text, bytes, "%" PRId64 ":%02" PRId64, total / 60, total % 60);
+    }
+}
+
+static void print_progress(struct report *report, const struct report_step *step, int64_t now_ns) {
+    char rate[32];
+    char left[32];
+    char val[32] = "-";
+    char line[256];
+    double elapsed = (double)(now_ns - report->started_ns) / (double)CLOCK_S;
+    double a_step = elapsed / (double)step->step;
+    format_count(tokens_a_second(report, step, now_ns), rate, sizeof rate);
+    format_duration(a_step * (double)(report->job.steps - step->step), left, sizeof left);
+    if (isfinite(step->val_loss)) {
+        (void)snprintf(val, sizeof val, "%.3f", step->val_loss);
+    }
+    (void)snprintf(line, sizeof line,
+                   "step %" PRId64 "/%" PRId64 " (%.0f%%) | loss %.3f | val %s | %s tok/s | push "
+                   "%.1fx | stale %.1f | eta %s",
+                   step->step, report->job.steps,
+                   100.0 * (double)step->step / (double)report->job.steps, (double)step->loss, val,
+                   rate, report_push_ratio(&step->counters), report_staleness(&step->counters),
+                   left);
+    (void)fprintf(stderr, report->live ? "\r%s\033[K" : "%s\n", line);
+    (void)fflush(stderr);
+    report->line_open = report->live;
+    report->printed_ns = now_ns;
+}
+
+void report_step(struct report *report, const struct report_step *step) {
+    int64_t now_ns = clock_now_ns();
+    if (report->metrics != NULL) {
+        write_metrics(report, step, now_ns);
+    }
+    if (!report->line && !report->live) {
+        return;
+    }
+    bool last = step->step == report->job.steps;
+    int64_t every = report->live                                ? LIVE_EVERY_NS
+                    : strcmp(report->job.progress, "line") == 0 ? LINE_EVERY_NS
+                                                                : SLOW_EVERY_NS;
+    if (last || now_ns - report->printed_ns >= every) {
+        print_progress(report, step, now_ns);
+    }
+}
+
+/* Model output is bytes of any kind: what a terminal might act on is shown as a dot. */
+static void print_sample(const char *sample, size_t bytes) {
+    printf("--- sample ---\n");
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char c = (unsigned char)sample[i];
+        putchar(c == '\n' || (c >= 0x20 && c != 0x7f && (c < 0x80 || c > 0x9f)) ? c : '.');
+    }
+    printf("\n--- end ---\n");
+}
+
+void report_result(struct report *report, const struct report_step *last, const char *sample,
+                   size_t sample_bytes) {
+    double rate = tokens_a_second(report, last, last->start_ns);
+    double bits = last->val_loss / log(2);
+    if (report->line_open) {
+        fputc('\n', stderr);
+        report->line_open = false;
+    }
+    printf("val_loss %.4f nats a token, %.4f bits a token\n", last->val_loss, bits);
+    if (sample_bytes > 0) {
+        print_sample(sample, sample_bytes);
+    }
+    printf("files: %s (model.safetensors, config.json, metrics.jsonl, options.conf)\n",
+           report->folder);
+    printf("result: val_loss=%.4f bits_per_byte=%.4f steps=%" PRId64
+           " mode=%s push_ratio=%.2f tok_s=%.0f run_dir=%s\n",
+           last->val_loss, bits, report->job.steps, report->job.mode,
+           report_push_ratio(&last->counters), rate, report->folder);
+    (void)fflush(stdout);
+}

@@ -1,0 +1,58 @@
+/* report.h - what a run tells its user: the progress line, metrics.jsonl, and the result.
+ *
+ * The folder of a run holds metrics.jsonl (an object a step, schema "rubato.step/1"), options.conf,
+ * model.safetensors and config.json. Worker 0 prints the progress line to standard error and the
+ * result to standard output; others write metrics.rankN.jsonl, and only if --run-dir was given.
+ */
+#ifndef RUBATO_WORKER_REPORT_H
+#define RUBATO_WORKER_REPORT_H
+
+#include "proto/job.h"
+#include "worker/exchange.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* One step, as it is measured. Times in nanoseconds of the monotonic clock. */
+struct report_step {
+    int64_t step;    /* from 1 */
+    float loss;      /* of this worker's batch, nats a token */
+    double val_loss; /* of the last validation; NaN before the first */
+    int64_t start_ns;
+    int64_t forward_ns, backward_ns;   /* durations; pushing overlaps with backward */
+    int64_t wait_ns;                   /* from the end of backward until the weights are back */
+    uint64_t job_tokens;               /* all workers' together so far */
+    struct exchange_counters counters; /* since the start */
+};
+
+struct report {
+    struct job job; /* a copy, as assigned */
+    uint32_t rank;
+    char folder[512]; /* "" when nothing is written */
+    FILE *metrics;
+    bool line, live; /* progress: whole lines; one line rewritten in place */
+    int64_t started_ns, printed_ns;
+    struct exchange_counters before; /* of the previous step */
+    bool line_open;                  /* a live line stands on the terminal */
+};
+
+/* Once the job's options are known. Makes the folder. IO, logged. */
+enum status report_open(struct report *report, const struct options *options,
+                        uint32_t rank) WARN_UNUSED;
+void report_close(struct report *report);
+
+/* After each step: the metrics line, and the progress line if it is due. */
+void report_step(struct report *report, const struct report_step *step);
+
+/* At the end, worker 0: validation loss, sample (bytes [sample_bytes]), files, and the result line. */
+void report_result(struct report *report, const struct report_step *last, const char *sample,
+                   size_t sample_bytes);
+
+/* f32 bytes of the pushed values over bytes on the wire, headers included; 1 when nothing was pushed. */
+double report_push_ratio(const struct exchange_counters *counters);
+
+/* Mean over answered pushes. */
+double report_staleness(const struct exchange_counters *counters);
+
+#endif

@@ -1,0 +1,159 @@
+/* rubato-worker: computes gradients, pushes them, pulls weights; one process a node. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "kernels/threads.h"
+#include "transport/channel_ucx.h"
+#include "transport/endpoint.h"
+#include "worker/session_thread.h"
+#include "worker/train.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static const char usage[] =
+    "rubato-worker: trains on its data against the job's servers.\n"
+    "\n"
+    "  rubato-worker --join HOST:PORT --data FILE [options]\n"
+    "\n"
+    "Options that are marked AGREED may be given to any one process of the job; the others learn\n"
+    "them when they join.\n"
+    "\n"
+    "Examples:\n"
+    "  rubato-worker --join 127.0.0.1:29600 --data corpus.txt\n"
+    "  rubato-worker --join 10.0.0.1:29600 --data train.bin --model gpt2:124M --push int8 \\\n"
+    "      --key-file job.key --threads 8\n";
+
+struct worker {
+    struct job job;
+    struct options options;
+    struct endpoint endpoint;
+    struct control *control;
+    struct session session;
+    struct session_thread thread;
+    struct wake wake; /* the trainer's */
+    struct data data, val_data;
+    struct report report;
+    struct trainer trainer;
+};
+
+/* The interface is known once the member is connected. */
+static enum status open_channel(void *context, const struct channel_config *config,
+                                struct channel **channel) {
+    struct worker *worker = context;
+    if (worker->endpoint.net_devices[0] == '\0') {
+        char ip[64] = "";
+        worker->control->ops->local_ip(worker->control, worker->session.member.connection, ip,
+                                       sizeof ip);
+        TRY(endpoint_choose_device(&worker->endpoint, &worker->job, ip));
+    }
+    return endpoint_open_channel(&worker->endpoint, config, channel);
+}
+
+/* Opens and checks the data before anyone is bothered. Returns an exit code. */
+static int open_data(struct worker *worker) {
+    const struct job *job = &worker->job;
+    const struct data *val_data = job->val_data[0] != '\0' ? &worker->val_data : NULL;
+    if (job->data[0] == '\0') {
+        log_error("give --data FILE: text, or tokens as llm.c or nanoGPT .bin");
+        return EXIT_CODE_USAGE;
+    }
+    enum status status = data_open(&worker->data, job->data);
+    if (status == STATUS_OK && val_data != NULL) {
+        status = data_open(&worker->val_data, job->val_data);
+    }
+    if (status == STATUS_OK) {
+        status = trainer_check_data(&worker->data, val_data, job);
+    }
+    return status == STATUS_IO ? EXIT_CODE_NO_INPUT : (int)status_exit_code(status);
+}
+
+static enum status start_session(struct worker *worker, int signals) {
+    struct session_config config = {.member = {.control = worker->control,
+                                               .options = &worker->options,
+                                               .role = JOB_WORKER,
+                                               .host = worker->endpoint.host,
+                                               .port = worker->endpoint.port,
+                                               .seed = (uint64_t)getpid()},
+                                    .open_channel = open_channel,
+                                    .context = worker,
+                                    .trainer = &worker->wake};
+    TRY(wake_init(&worker->wake));
+    TRY(wake_init(&worker->thread.wake));
+    TRY(session_init(&worker->session, &config, clock_now_ns()));
+    return session_thread_start(&worker->thread, &worker->session, signals);
+}
+
+static void train(struct worker *worker) {
+    struct trainer_config config = {.options = &worker->options,
+                                    .session = &worker->session,
+                                    .wake = &worker->thread.wake,
+                                    .data = &worker->data,
+                                    .val_data =
+                                        worker->job.val_data[0] != '\0' ? &worker->val_data : NULL,
+                                    .report = &worker->report,
+                                    .first_weights = trainer_first_weights};
+    trainer_init(&worker->trainer, &config);
+    while (worker->trainer.state != TRAINER_ENDED) {
+        wake_clear(&worker->wake);
+        if (!trainer_poll(&worker->trainer)) {
+            /* The session's leases and deadlines end every wait. */
+            wake_wait(&worker->wake.fd, 1, CLOCK_S);
+        }
+    }
+}
+
+static int run(struct worker *worker, int signals) {
+    int exit_code = open_data(worker);
+    if (exit_code != EXIT_CODE_OK) {
+        return exit_code;
+    }
+    enum status status = endpoint_open_control(&worker->endpoint, &worker->control);
+    if (status == STATUS_OK) {
+        status = start_session(worker, signals);
+    }
+    if (status != STATUS_OK) {
+        return (int)status_exit_code(status);
+    }
+    train(worker);
+    session_thread_stop(&worker->thread);
+    exit_code = worker->trainer.exit_code;
+    report_close(&worker->report);
+    trainer_free(&worker->trainer);
+    session_free(&worker->session);
+    worker->control->ops->close(worker->control, CLOCK_S);
+    data_close(&worker->data);
+    data_close(&worker->val_data);
+    return exit_code;
+}
+
+int main(int argc, char **argv) {
+    static struct worker worker; /* large, and lives as long as the process */
+    enum log_level level;
+    int signals = -1;
+    options_init(&worker.options, job_table, job_table_count, &worker.job);
+    if (options_wants(argc, argv, "--help")) {
+        options_print_help(&worker.options, JOB_WORKER, usage, stdout);
+        return EXIT_CODE_OK;
+    }
+    if (options_parse(&worker.options, JOB_WORKER, argc, argv) != STATUS_OK) {
+        return EXIT_CODE_USAGE;
+    }
+    if (options_wants(argc, argv, "--print-config")) {
+        options_print_config(&worker.options, JOB_WORKER, stdout);
+        return EXIT_CODE_OK;
+    }
+    if (log_level_parse(worker.job.log_level, &level) == STATUS_OK) {
+        log_set_level(level);
+    }
+    enum status status = endpoint_init(&worker.endpoint, &worker.job);
+    if (status == STATUS_OK) {
+        status = signals_open(&signals);
+    }
+    if (status != STATUS_OK) {
+        return (int)status_exit_code(status);
+    }
+    threads_set(worker.job.threads > 0 ? (int)worker.job.threads : threads_available());
+    channel_ucx_setup();
+    return run(&worker, signals);
+}

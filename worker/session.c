@@ -1,0 +1,262 @@
+#include "worker/session.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "proto/tensor_list.h"
+#include "worker/cadence.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* The plan's block count is bounded (PLAN_BLOCKS_MAX) but unknown when the ring is made; a trainer that
+ * meets a full ring waits for the session, which never waits for the trainer. */
+enum { COMMAND_ITEMS = 4096, EVENT_ITEMS = 64 };
+
+enum status session_init(struct session *session, const struct session_config *config,
+                         int64_t now_ns) {
+    *session = (struct session){.config = *config, .job = config->member.options->config};
+    TRY(ring_init(&session->commands, sizeof(struct session_command), COMMAND_ITEMS));
+    TRY(ring_init(&session->events, sizeof(struct session_event), EVENT_ITEMS));
+    return member_init(&session->member, &config->member, now_ns);
+}
+
+void session_free(struct session *session) {
+    if (session->channel != NULL) {
+        session->channel->ops->close(session->channel);
+    }
+    if (session->exchanging) {
+        exchange_free(&session->exchange);
+    }
+    if (session->planned) {
+        plan_free(&session->plan);
+    }
+    ring_free(&session->commands);
+    ring_free(&session->events);
+    member_free(&session->member);
+}
+
+static void tell_trainer(struct session *session, enum session_event_kind kind) {
+    struct session_event event = {.kind = kind,
+                                  .rank = session->member.index,
+                                  .plan = session->planned ? &session->plan : NULL,
+                                  .counters = session->exchange.counters,
+                                  .exit_code = session->member.exit_code};
+    /* The trainer gets one event for each thing it asked, plus a handful: there is always room. */
+    ASSERT(ring_push(&session->events, &event) == STATUS_OK);
+    if (session->config.trainer != NULL) {
+        wake_signal(session->config.trainer);
+    }
+}
+
+static enum status send_ready(struct session *session, const struct session_command *command) {
+    Rubato__Ready ready = RUBATO__READY__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    struct tensor_list list = {0};
+    ready.tensor_digest = plan_tensor_digest(command->tensors, command->count);
+    if (session->member.index == 0) {
+        tensor_list_pack(command->tensors, command->count, &list);
+        ready.n_tensors = (size_t)command->count;
+        ready.tensors = list.pointers;
+    }
+    message.body_case = RUBATO__MESSAGE__BODY_READY;
+    message.ready = &ready;
+    enum status status = member_send(&session->member, &message);
+    tensor_list_free(&list);
+    session->tensors = command->tensors;
+    session->tensor_count = command->count;
+    return status;
+}
+
+/* The job's tensors are the trainer's own, or there is no plan to agree on. */
+static enum status take_tensors(struct session *session, const Rubato__Tensors *tensors) {
+    struct channel_config config;
+    uint8_t bytes[CHANNEL_ADDRESS_MAX];
+    ProtobufCBinaryData address = {.data = bytes};
+    Rubato__Armed armed = RUBATO__ARMED__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    if (session->planned || tensors->n_tensors != session->tensor_count) {
+        return STATUS_CORRUPT;
+    }
+    TRY(plan_build(&session->plan, session->tensors, session->tensor_count,
+                   session->member.shard_count, (uint64_t)session->job->block_values));
+    session->planned = true;
+    exchange_channel_config(session->job, &session->plan, &config);
+    TRY(session->config.open_channel(session->config.context, &config, &session->channel));
+    TRY(session->channel->ops->address(session->channel, bytes, &address.len));
+    armed.plan_digest = session->plan.digest;
+    armed.n_addresses = 1;
+    armed.addresses = &address;
+    message.body_case = RUBATO__MESSAGE__BODY_ARMED;
+    message.armed = &armed;
+    TRY(member_send(&session->member, &message));
+    tell_trainer(session, SESSION_PLANNED);
+    return STATUS_OK;
+}
+
+static enum status take_start(struct session *session, const Rubato__Start *start) {
+    Rubato__Connected connected = RUBATO__CONNECTED__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    if (!session->planned || session->connected || start->n_shards != session->plan.shard_count) {
+        return STATUS_CORRUPT;
+    }
+    for (size_t i = 0; i < start->n_shards; i++) {
+        TRY(session->channel->ops->connect(session->channel, (uint32_t)i,
+                                           start->shards[i]->address.data,
+                                           start->shards[i]->address.len));
+    }
+    session->connected = true;
+    message.body_case = RUBATO__MESSAGE__BODY_CONNECTED;
+    message.connected = &connected;
+    return member_send(&session->member, &message);
+}
+
+static enum status take_message(struct session *session, const Rubato__Message *message) {
+    switch (message->body_case) {
+    case RUBATO__MESSAGE__BODY_ASSIGN:
+        tell_trainer(session, SESSION_ASSIGNED);
+        return STATUS_OK;
+    case RUBATO__MESSAGE__BODY_TENSORS:
+        return take_tensors(session, message->tensors);
+    case RUBATO__MESSAGE__BODY_START:
+        return take_start(session, message->start);
+    case RUBATO__MESSAGE__BODY_GO:
+        session->going = true;
+        return STATUS_OK;
+    case RUBATO__MESSAGE__BODY_DRAINED:
+        tell_trainer(session, SESSION_DRAINED);
+        return STATUS_OK;
+    default:
+        return STATUS_OK;
+    }
+}
+
+static enum status send_progress(struct session *session, bool saved) {
+    Rubato__Done done = RUBATO__DONE__INIT;
+    Rubato__Saved saved_body = RUBATO__SAVED__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    if (saved) {
+        message.body_case = RUBATO__MESSAGE__BODY_SAVED;
+        message.saved = &saved_body;
+    } else {
+        done.steps = atomic_load(&session->step);
+        message.body_case = RUBATO__MESSAGE__BODY_DONE;
+        message.done = &done;
+    }
+    return member_send(&session->member, &message);
+}
+
+static enum status start_exchange(struct session *session, float *weights) {
+    struct exchange_config config = {.job = session->job,
+                                     .plan = &session->plan,
+                                     .channel = session->channel,
+                                     .job_id = session->member.job,
+                                     .epoch = session->member.epoch,
+                                     .session = session->member.session,
+                                     .rank = session->member.index,
+                                     .weights = weights};
+    struct discipline discipline;
+    TRY(job_discipline(session->job->mode, &discipline));
+    TRY(exchange_init(&session->exchange, &config));
+    session->commits = cadence_commits(&discipline);
+    session->exchanging = true;
+    return STATUS_OK;
+}
+
+/* AGAIN: later. Other failures end the session. */
+static enum status carry_out(struct session *session, const struct session_command *command) {
+    switch (command->kind) {
+    case SESSION_READY:
+        return send_ready(session, command);
+    case SESSION_MEMORY:
+        return start_exchange(session, command->weights);
+    case SESSION_PULL:
+        if (!session->going) {
+            return STATUS_AGAIN;
+        }
+        exchange_pull_all(&session->exchange, command->first);
+        session->settling = true;
+        return STATUS_OK;
+    case SESSION_PUSH:
+        return exchange_push(&session->exchange, command->block, command->seq, command->grad);
+    case SESSION_COMMIT:
+        if (session->commits) {
+            exchange_commit(&session->exchange, command->seq);
+        }
+        session->settling = true;
+        return STATUS_OK;
+    case SESSION_DONE:
+        return send_progress(session, false);
+    case SESSION_SAVED:
+        return send_progress(session, true);
+    case SESSION_LEAVE:
+    default:
+        member_leave(&session->member, command->reason, command->exit_code);
+        return STATUS_OK;
+    }
+}
+
+/* True when a command was carried out. */
+static bool take_commands(struct session *session) {
+    bool worked = false;
+    while (session->member.state != MEMBER_ENDED) {
+        if (!session->held && ring_pop(&session->commands, &session->command) != STATUS_OK) {
+            break;
+        }
+        enum status status = carry_out(session, &session->command);
+        session->held = status == STATUS_AGAIN;
+        if (session->held) {
+            break;
+        }
+        worked = true;
+        if (status != STATUS_OK) {
+            member_leave(&session->member, status_text(status), (int)status_exit_code(status));
+        }
+    }
+    return worked;
+}
+
+static void end(struct session *session) {
+    if (!session->ended) {
+        session->ended = true;
+        tell_trainer(session, SESSION_ENDED);
+    }
+}
+
+bool session_poll(struct session *session, int64_t now_ns) {
+    bool worked = false;
+    const Rubato__Message *message;
+    session->member.step = atomic_load(&session->step);
+    session->member.tokens = atomic_load(&session->tokens);
+    while ((message = member_poll(&session->member, now_ns)) != NULL) {
+        enum status status = take_message(session, message);
+        worked = true;
+        if (status != STATUS_OK) {
+            member_leave(&session->member, status_text(status), (int)status_exit_code(status));
+        }
+    }
+    atomic_store(&session->job_tokens, session->member.job_tokens);
+    if (session->member.state == MEMBER_ENDED) {
+        end(session);
+        while (ring_pop(&session->commands, &session->command) == STATUS_OK) {
+            worked = true; /* a trainer may wait for room */
+        }
+        return worked;
+    }
+    worked = take_commands(session) || worked;
+    if (session->exchanging && session->connected) {
+        worked = exchange_poll(&session->exchange, now_ns) || worked;
+        if (session->settling && exchange_settled(&session->exchange)) {
+            session->settling = false;
+            tell_trainer(session, SESSION_SETTLED);
+        }
+    }
+    if (session->member.state == MEMBER_ENDED) {
+        end(session);
+    }
+    return worked;
+}
+
+int64_t session_deadline_ns(const struct session *session) {
+    return member_deadline_ns(&session->member);
+}

@@ -1,0 +1,300 @@
+#include "worker/train.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "kernels/threads.h"
+#include "worker/cadence.h"
+#include "worker/finish.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* By then every buffer has been used; later the step loop must not allocate. */
+enum { WARM_STEPS = 3 };
+
+/* Without --val-data, this part of the data is kept for validation. */
+enum { VALIDATION_PART = 20 };
+
+static enum status open_streams(const struct data *data, const struct data *val_data,
+                                const struct job *job, struct data_stream *train,
+                                struct data_stream *val) {
+    uint64_t held = val_data == NULL ? data->count / VALIDATION_PART : 0;
+    if (val_data == NULL && held < (uint64_t)job->seq_len + 1) {
+        held = data->count < (uint64_t)job->seq_len + 1 ? data->count : (uint64_t)job->seq_len + 1;
+    }
+    uint64_t seed = (uint64_t)job->seed;
+    TRY(data_stream_open(train, data, 0, data->count - held, job->seq_len, seed));
+    if (val_data != NULL) {
+        return data_stream_open(val, val_data, 0, val_data->count, job->seq_len, seed);
+    }
+    return data_stream_open(val, data, data->count - held, held, job->seq_len, seed);
+}
+
+enum status trainer_check_data(const struct data *data, const struct data *val_data,
+                               const struct job *job) {
+    struct data_stream train;
+    struct data_stream val;
+    TRY(open_streams(data, val_data, job, &train, &val));
+    int64_t vocab = job->vocab != 0 ? job->vocab : data_default_vocab(data);
+    TRY(data_check_vocab(data, vocab));
+    return val_data != NULL ? data_check_vocab(val_data, vocab) : STATUS_OK;
+}
+
+void trainer_init(struct trainer *trainer, const struct trainer_config *config) {
+    *trainer = (struct trainer){
+        .config = *config, .job = config->options->config, .step = {.val_loss = NAN}};
+}
+
+void trainer_free(struct trainer *trainer) {
+    if (trainer->plan != NULL) {
+        bucket_free(&trainer->bucket);
+    }
+    if (trainer->model != NULL) {
+        model_close(trainer->model);
+    }
+    arena_free(&trainer->arena);
+    free(trainer->ready);
+    free(trainer->tensors);
+}
+
+/* To the session; waits while its ring is full, which the session empties in any state. */
+static void tell(struct trainer *trainer, const struct session_command *command) {
+    const struct timespec pause = {.tv_nsec = 50 * 1000};
+    while (ring_push(&trainer->config.session->commands, command) != STATUS_OK) {
+        ASSERT(trainer->config.wake != NULL);
+        wake_signal(trainer->config.wake);
+        (void)nanosleep(&pause, NULL);
+    }
+    if (trainer->config.wake != NULL) {
+        wake_signal(trainer->config.wake);
+    }
+}
+
+/* Something failed here: the job is told, and ends. */
+static void fail(struct trainer *trainer, const char *reason, int exit_code) {
+    struct session_command leave = {
+        .kind = SESSION_LEAVE, .reason = reason, .exit_code = exit_code};
+    trainer->exit_code = exit_code;
+    trainer->state = TRAINER_LEAVING;
+    tell(trainer, &leave);
+}
+
+/* The job's options are here: what is the model, and does the data fit it? */
+static void take_assigned(struct trainer *trainer, const struct session_event *event) {
+    const struct job *job = trainer->job;
+    char why[256];
+    trainer->rank = event->rank;
+    trainer->vocab = job->vocab != 0 ? job->vocab : data_default_vocab(trainer->config.data);
+    if (trainer_check_data(trainer->config.data, trainer->config.val_data, job) != STATUS_OK ||
+        open_streams(trainer->config.data, trainer->config.val_data, job, &trainer->train,
+                     &trainer->val) != STATUS_OK) {
+        fail(trainer, "its data does not fit the job's --vocab or --seq-len", EXIT_CODE_DATA);
+        return;
+    }
+    if (model_shape_parse(job->model, trainer->vocab, job->seq_len, &trainer->shape, why,
+                          sizeof why) != STATUS_OK) {
+        log_error("--model %s: %s", job->model, why);
+        fail(trainer, "it cannot build the job's --model", EXIT_CODE_USAGE);
+        return;
+    }
+    log_info("this is worker %u of %" PRId64 ": %s, mode %s, push %s, pull %s", trainer->rank,
+             job->workers, job->model, job->mode, job->push, job->pull);
+    trainer->tensors = model_tensors(&trainer->shape, &trainer->tensor_count);
+    struct session_command ready = {
+        .kind = SESSION_READY, .tensors = trainer->tensors, .count = trainer->tensor_count};
+    tell(trainer, &ready);
+    trainer->state = TRAINER_PLANNING;
+}
+
+/* The plan is here: memory, first weights, and the first pull. */
+static void take_planned(struct trainer *trainer, const struct session_event *event) {
+    const struct job *job = trainer->job;
+    struct arena *arena = &trainer->arena;
+    trainer->plan = event->plan;
+    bucket_init(&trainer->bucket, trainer->plan);
+    trainer->ready = memory_zeroed((size_t)bucket_most(&trainer->bucket), sizeof(uint64_t));
+    size_t vector = (size_t)trainer->plan->value_count * sizeof(float);
+    size_t batch = (size_t)(job->batch * job->seq_len) * sizeof(int32_t);
+    if (arena_init(arena, 2 * arena_need(vector) + 2 * arena_need(batch)) != STATUS_OK ||
+        model_open(&trainer->model, &trainer->shape, trainer->plan, job->batch, job->seq_len,
+                   true) != STATUS_OK) {
+        fail(trainer, "out of memory for the model", EXIT_CODE_MEMORY);
+        return;
+    }
+    trainer->weights = arena_take(arena, vector);
+    trainer->grad = arena_take(arena, vector);
+    trainer->tokens = arena_take(arena, batch);
+    trainer->targets = arena_take(arena, batch);
+    if (trainer->rank == 0) {
+        plan_print(trainer->plan, stderr);
+        trainer->config.first_weights(trainer, trainer->weights);
+    }
+    if (trainer->config.report != NULL &&
+        report_open(trainer->config.report, trainer->config.options, trainer->rank) != STATUS_OK) {
+        fail(trainer, "it cannot write the run's folder", EXIT_CODE_CREATE);
+        return;
+    }
+    struct session_command memory = {.kind = SESSION_MEMORY, .weights = trainer->weights};
+    struct session_command pull = {.kind = SESSION_PULL, .first = trainer->rank == 0};
+    tell(trainer, &memory);
+    tell(trainer, &pull);
+    trainer->state = TRAINER_STEPPING;
+}
+
+void trainer_first_weights(const struct trainer *trainer, float *weights) {
+    model_init_weights(&trainer->shape, trainer->plan, (uint64_t)trainer->job->seed, weights);
+}
+
+/* A tensor's gradient is final: pushes the blocks that are complete with it. */
+static void push_ready(void *context, uint64_t tensor) {
+    struct trainer *trainer = context;
+    uint64_t count = bucket_mark(&trainer->bucket, tensor, trainer->ready);
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t block = trainer->ready[i];
+        struct session_command push = {.kind = SESSION_PUSH,
+                                       .block = block,
+                                       .seq = (uint64_t)trainer->step.step,
+                                       .grad = trainer->grad + trainer->plan->blocks[block].offset};
+        tell(trainer, &push);
+    }
+}
+
+static void compute_step(struct trainer *trainer) {
+    const struct job *job = trainer->job;
+    struct report_step *step = &trainer->step;
+    uint64_t sequence = ((uint64_t)trainer->steps_done * (uint64_t)job->workers + trainer->rank) *
+                        (uint64_t)job->batch;
+    memory_forbid(trainer->steps_done > WARM_STEPS);
+    step->step = trainer->steps_done + 1;
+    step->start_ns = clock_now_ns();
+    data_stream_read(&trainer->train, sequence, job->batch, trainer->tokens, trainer->targets);
+    step->loss = model_forward(trainer->model, trainer->weights, trainer->tokens, trainer->targets,
+                               job->batch, job->seq_len);
+    int64_t forward_ns = clock_now_ns();
+    bucket_reset(&trainer->bucket);
+    model_backward(trainer->model, trainer->weights, trainer->tokens, trainer->targets,
+                   trainer->grad, push_ready, trainer);
+    int64_t backward_ns = clock_now_ns();
+    struct session_command commit = {.kind = SESSION_COMMIT, .seq = (uint64_t)step->step};
+    tell(trainer, &commit);
+    step->forward_ns = forward_ns - step->start_ns;
+    step->backward_ns = backward_ns - forward_ns;
+    memory_forbid(false);
+    trainer->answered = false;
+    trainer->steps_done++;
+    atomic_store(&trainer->config.session->step, (uint64_t)trainer->steps_done);
+    atomic_store(&trainer->config.session->tokens,
+                 (uint64_t)(trainer->steps_done * job->batch * job->seq_len));
+}
+
+/* The weights are back: the step is over. */
+static void close_step(struct trainer *trainer, const struct session_event *event) {
+    const struct job *job = trainer->job;
+    struct report_step *step = &trainer->step;
+    step->wait_ns = clock_now_ns() - step->start_ns - step->forward_ns - step->backward_ns;
+    step->counters = event->counters;
+    uint64_t own = (uint64_t)(trainer->steps_done * job->batch * job->seq_len);
+    uint64_t all = atomic_load(&trainer->config.session->job_tokens);
+    step->job_tokens = all > own ? all : own;
+    if (trainer->config.loss != NULL) {
+        trainer->config.loss(trainer->config.loss_context, step->step, step->loss);
+    }
+    if (trainer->config.report == NULL) {
+        return;
+    }
+    if (trainer->rank == 0 && job->eval_every > 0 && step->step % job->eval_every == 0 &&
+        step->step < job->steps) {
+        step->val_loss = finish_validate(trainer);
+    }
+    report_step(trainer->config.report, step);
+}
+
+static void take_settled(struct trainer *trainer, const struct session_event *event) {
+    trainer->answered = true;
+    if (trainer->state == TRAINER_SAVING) {
+        struct session_command saved = {.kind = SESSION_SAVED};
+        if (finish_run(trainer) != STATUS_OK) {
+            fail(trainer, "it cannot write the run's files", EXIT_CODE_IO);
+            return;
+        }
+        tell(trainer, &saved);
+        trainer->state = TRAINER_LEAVING;
+    } else if (trainer->steps_done > 0) {
+        close_step(trainer, event);
+    } else if (trainer->config.report != NULL) {
+        trainer->config.report->started_ns = clock_now_ns();
+    }
+}
+
+static void take_drained(struct trainer *trainer) {
+    struct session_command pull = {.kind = SESSION_PULL};
+    const struct job *job = trainer->job;
+    if (trainer->state != TRAINER_DRAINING) {
+        return;
+    }
+    trainer->step.start_ns = clock_now_ns();
+    trainer->step.job_tokens = (uint64_t)(job->steps * job->workers * job->batch * job->seq_len);
+    if (trainer->rank == 0) {
+        trainer->answered = false;
+        trainer->state = TRAINER_SAVING;
+        tell(trainer, &pull);
+    } else {
+        trainer->state = TRAINER_LEAVING;
+    }
+}
+
+static void take_event(struct trainer *trainer, const struct session_event *event) {
+    switch (event->kind) {
+    case SESSION_ASSIGNED:
+        take_assigned(trainer, event);
+        break;
+    case SESSION_PLANNED:
+        take_planned(trainer, event);
+        break;
+    case SESSION_SETTLED:
+        take_settled(trainer, event);
+        break;
+    case SESSION_DRAINED:
+        take_drained(trainer);
+        break;
+    case SESSION_ENDED:
+    default:
+        if (trainer->exit_code == EXIT_CODE_OK) {
+            trainer->exit_code = event->exit_code;
+        }
+        trainer->state = TRAINER_ENDED;
+    }
+}
+
+bool trainer_poll(struct trainer *trainer) {
+    struct session_event event;
+    struct session_command done = {.kind = SESSION_DONE};
+    if (ring_pop(&trainer->config.session->events, &event) == STATUS_OK) {
+        if (trainer->state != TRAINER_ENDED &&
+            (trainer->state != TRAINER_LEAVING || event.kind == SESSION_ENDED)) {
+            take_event(trainer, &event);
+        }
+        return true;
+    }
+    if (trainer->state != TRAINER_STEPPING) {
+        return false;
+    }
+    struct cadence_progress progress = {.steps_done = trainer->steps_done,
+                                        .steps = trainer->job->steps,
+                                        .answered = trainer->answered};
+    switch (cadence_next(&progress)) {
+    case CADENCE_COMPUTE:
+        compute_step(trainer);
+        return true;
+    case CADENCE_FINISH:
+        trainer->state = TRAINER_DRAINING;
+        tell(trainer, &done);
+        return true;
+    case CADENCE_WAIT:
+    default:
+        return false;
+    }
+}

@@ -1,0 +1,88 @@
+/* train.h - a worker's training: data, model, one step after the other, and what is left at the end.
+ *
+ * The trainer computes and tells the session (session.h) what to send; it owns model, weights and gradient.
+ *   JOINING   until the job's options are there: model shape, tensors
+ *   PLANNING  until the plan is there: memory, first weights
+ *   STEPPING  forward, backward; each block is pushed as soon as its gradient is final; then wait
+ *             until all blocks have come back (cadence.h)
+ *   DRAINING  own steps are done; until all workers' are
+ *   SAVING    worker 0 fetches the final weights, then validates, writes the run's files and a sample
+ *   LEAVING   until the session has ended
+ * A state machine without waits of its own: trainer_poll() does what can be done, a whole step at most. The
+ * result of a run depends on the options and the data alone, never on time.
+ */
+#ifndef RUBATO_WORKER_TRAIN_H
+#define RUBATO_WORKER_TRAIN_H
+
+#include "base/memory.h"
+#include "worker/bucket.h"
+#include "worker/data.h"
+#include "worker/model.h"
+#include "worker/report.h"
+#include "worker/session.h"
+
+enum trainer_state {
+    TRAINER_JOINING,
+    TRAINER_PLANNING,
+    TRAINER_STEPPING,
+    TRAINER_DRAINING,
+    TRAINER_SAVING,
+    TRAINER_LEAVING,
+    TRAINER_ENDED
+};
+
+struct trainer;
+
+struct trainer_config {
+    struct options *options; /* the member's; its job is read once assigned */
+    struct session *session;
+    const struct wake *wake;     /* rung after each command; NULL without threads */
+    const struct data *data;     /* open; the caller's */
+    const struct data *val_data; /* NULL: the last twentieth of data */
+    struct report *report;       /* the caller's; NULL: nothing is written or printed */
+    /* Worker 0's first weights [plan.value_count]: trainer_first_weights, or a test's own. */
+    void (*first_weights)(const struct trainer *trainer, float *weights);
+    float *keep_weights; /* NULL, or [value_count]: worker 0's final weights, for tests */
+    void (*loss)(void *context, int64_t step, float loss); /* NULL, or told each step's loss */
+    void *loss_context;
+};
+
+struct trainer {
+    struct trainer_config config;
+    enum trainer_state state;
+    const struct job *job;
+    uint32_t rank;
+    int64_t vocab;
+    struct model_shape shape;
+    struct data_stream train, val;
+    struct tensor *tensors;
+    uint64_t tensor_count;
+    const struct plan *plan; /* the session's */
+    struct bucket bucket;
+    uint64_t *ready; /* scratch of bucket_mark */
+    struct model *model;
+    struct arena arena;
+    float *weights, *grad;     /* [plan.value_count] */
+    int32_t *tokens, *targets; /* [batch, seq_len] */
+    int64_t steps_done;
+    bool answered;
+    float loss;
+    struct report_step step; /* the one under way */
+    int exit_code;
+};
+
+/* Is the data long enough for the job's sequences, and every token in its vocabulary (--vocab, or the
+ * format's own)? IO: too short; CORRUPT: a token is out of range. Logged. */
+enum status trainer_check_data(const struct data *data, const struct data *val_data,
+                               const struct job *job) WARN_UNUSED;
+
+/* The usual first weights: from the model and --seed. */
+void trainer_first_weights(const struct trainer *trainer, float *weights);
+
+void trainer_init(struct trainer *trainer, const struct trainer_config *config);
+void trainer_free(struct trainer *trainer);
+
+/* True when something was done. */
+bool trainer_poll(struct trainer *trainer);
+
+#endif
