@@ -29,6 +29,15 @@ static void refuse(struct coordinator *coordinator, uint32_t connection, const c
     control->ops->hang_up(control, connection);
 }
 
+/* One error line a line of the text. */
+static void log_lines(const char *text) {
+    for (const char *line = text; *line != '\0';) {
+        size_t bytes = strcspn(line, "\n");
+        log_error("%.*s", (int)bytes, line);
+        line += bytes + (line[bytes] == '\n' ? 1 : 0);
+    }
+}
+
 /* False, with the newcomer turned away, when its user gave something else than the others'. */
 static bool agree(struct coordinator *coordinator, uint32_t connection, const Rubato__Join *join,
                   const char *who) {
@@ -46,7 +55,8 @@ static bool agree(struct coordinator *coordinator, uint32_t connection, const Ru
     } else if (job_agree(&coordinator->options, &coordinator->agreement, given, who, diff,
                          DIFF_MAX) != STATUS_OK) {
         agreed = false;
-        log_error("refused %s: options differ\n%s", who, diff);
+        log_error("refused %s: its AGREED options differ", who);
+        log_lines(diff);
         if (coordinator->phase == COORDINATOR_GATHERING) {
             /* Nobody can tell who is right, and the job lacks a peer: end it for all. */
             refuse(coordinator, connection, diff, EXIT_CODE_MISMATCH);
@@ -199,7 +209,9 @@ static void send_tensors(struct coordinator *coordinator) {
     }
     vote_init(&coordinator->vote, &coordinator->plan);
     coordinator->allocated = true;
-    plan_print(&coordinator->plan, stderr);
+    if (log_enabled(LOG_INFO)) {
+        plan_print(&coordinator->plan, stderr);
+    }
     coordinator->phase = COORDINATOR_PLANNED;
     Rubato__Tensors tensors = RUBATO__TENSORS__INIT;
     Rubato__Message message = RUBATO__MESSAGE__INIT;

@@ -1,10 +1,11 @@
 /* Proves that the UCX channel carries frames whole and reports what became of them.
  *
  * Two channels of this process over the loopback interface, polled in turn: every size class
- * (empty, one byte, eager, rendezvous), a thousand mixed frames both ways through few slots, with contents
- * that are a function of their number and so checked without a copy of what was sent; the limits
- * (too long a payload, too many sends); sleeping on wait_fd; damaged addresses, bit by bit. A
- * process of its own (this program again) is the peer that is killed, stopped or left.
+ * (empty, one byte, eager, rendezvous), a thousand mixed frames both ways through few slots, with
+ * contents that are a function of their number and so checked without a copy of what was sent; the
+ * limits (too long a payload, too many sends, a receiver that releases nothing); sleeping on
+ * wait_fd; damaged addresses, bit by bit. A process of its own (this program again) is the peer
+ * that is killed, stopped or left.
  */
 #include "base/checksum.h"
 #include "base/clock.h"
@@ -282,6 +283,59 @@ static void test_again_at_sends_max(void) {
     b->ops->close(b);
 }
 
+/* Eager frames to a receiver whose slots stay taken: the sender must run into AGAIN, the receiver
+ * must lose none. */
+static void hold_back(size_t bytes) {
+    struct channel_config config = wide;
+    config.slots = 2;
+    struct channel *a = open_channel(&wide), *b = open_channel(&config);
+    connect_to(a, 0, b);
+    static uint8_t payload[4000];
+    uint8_t header[FRAME_BYTES];
+    fill(5, header, payload, bytes);
+    uint64_t sent = 0, received = 0;
+    uint32_t slots[2];
+    struct channel_event events[EVENTS];
+    int64_t end_ns = clock_now_ns() + DEADLINE_NS, last_ns = clock_now_ns();
+    while (received < 2 || clock_now_ns() < last_ns + CLOCK_S / 4) {
+        CHECK(clock_now_ns() < end_ns && sent < 1000000);
+        while (a->ops->send(a, 0, header, payload, bytes, 0) == STATUS_OK) {
+            sent++;
+            last_ns = clock_now_ns();
+        }
+        a->ops->poll(a, events, EVENTS);
+        size_t count = b->ops->poll(b, events, EVENTS);
+        for (size_t i = 0; i < count; i++) {
+            CHECK(received < 2);
+            slots[received++] = events[i].slot;
+        }
+    }
+    CHECK_INT(received, 2);
+    CHECK(sent > 1000);
+    b->ops->release(b, slots[0]);
+    b->ops->release(b, slots[1]);
+    while (received < sent) {
+        CHECK(clock_now_ns() < end_ns);
+        a->ops->poll(a, events, EVENTS);
+        size_t count = b->ops->poll(b, events, EVENTS);
+        for (size_t i = 0; i < count; i++, received++) {
+            CHECK_INT(check_frame(&events[i]), 5);
+            b->ops->release(b, events[i].slot);
+        }
+    }
+    struct channel_stats stats;
+    b->ops->stats(b, &stats);
+    CHECK_INT(stats.refused, 0);
+    CHECK_INT(stats.received_frames, sent);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static void test_senders_are_held_back(void) {
+    hold_back(0);
+    hold_back(4000);
+}
+
 static void test_arm_and_sleep(void) {
     struct channel *a = open_channel(&wide), *b = open_channel(&wide);
     connect_to(a, 0, b);
@@ -527,8 +581,9 @@ static void close_while_fetching(const char *program, bool stopped, bool both_wa
     CHECK_INT(waitpid(child, NULL, 0), child);
 }
 
-/* A stopped sender that we have no endpoint to leaves requests that UCX cannot end. Close must return
- * all the same. What it does not free is left in a process of its own, out of leak checkers' sight. */
+/* A stopped sender that we have no endpoint to leaves requests that UCX cannot end. Close must
+ * return all the same. What it does not free is left in a process of its own, out of leak checkers'
+ * sight. */
 static void test_close_without_an_end(const char *program) {
     pid_t child = fork();
     CHECK(child >= 0);
@@ -563,6 +618,7 @@ int main(int argc, char **argv) {
     TEST_RUN(test_mixed_through_few_slots);
     TEST_RUN(test_too_long_is_refused);
     TEST_RUN(test_again_at_sends_max);
+    TEST_RUN(test_senders_are_held_back);
     TEST_RUN(test_arm_and_sleep);
     TEST_RUN(test_damaged_addresses);
     TEST_RUN(test_no_such_device);

@@ -229,7 +229,7 @@ static void embedding_b(const struct operation *op, bool ref, const float *in, c
 
 static void embedding(void) {
     static const int32_t tokens[8] = {3, 0, 3, 3, 1, 0, 3, 2};
-    const struct operation op = {.inputs = INT64_C(5 + 4) * 67,
+    const struct operation op = {.inputs = INT64_C(9) * 67,
                                  .outputs = INT64_C(8) * 67,
                                  .sizes = {2, 4, 67, 5},
                                  .ids = tokens,

@@ -95,32 +95,50 @@ static void test_seed_decides(void) {
     close_setup(&setup);
 }
 
-/* Against a loop over model_logits that keeps all tokens: random weights, prompts shorter and
- * longer than T. */
-static void test_context(void) {
-    struct setup setup;
-    open_setup(&setup);
-    model_init_weights(&shape, &setup.plan, 3, setup.weights);
-    for (uint64_t i = 0; i < setup.plan.value_count; i++)
-        setup.weights[i] *= 50;
-    static const int32_t prompt[9] = {0, 1, 2, 3, 4, 0, 2, 2, 1};
+static int32_t likeliest(const float *logits, int32_t vocab) {
+    int32_t best = 0;
+    for (int32_t v = 1; v < vocab; v++)
+        best = logits[v] > logits[best] ? v : best;
+    return best;
+}
+
+/* Against a loop over model_logits that keeps all tokens: large random weights, so that each token
+ * of the context counts; prompts shorter and longer than T. */
+static void check_context(uint64_t seed) {
+    static const struct model_shape wide = {2, 16, 2, 17, POSITIONS};
+    static const int32_t prompt[9] = {0, 1, 2, 13, 4, 9, 2, 16, 1};
+    uint64_t count;
+    struct tensor *tensors = model_tensors(&wide, &count);
+    struct plan plan;
+    struct model *model;
+    CHECK(plan_build(&plan, tensors, count, 1, 100) == STATUS_OK);
+    CHECK(model_open(&model, &wide, &plan, 1, POSITIONS, false) == STATUS_OK);
+    float *weights = memory_zeroed(plan.value_count, sizeof(float));
+    model_init_weights(&wide, &plan, seed, weights);
+    for (uint64_t i = 0; i < plan.value_count; i++)
+        weights[i] *= 50;
     for (int64_t prompt_count = 1; prompt_count <= 9; prompt_count++) {
-        struct sample_request request = {prompt, prompt_count, 12, 0, 1};
-        int32_t tokens[12], all[9 + 12];
-        CHECK(generate(&setup, &request, tokens) == STATUS_OK);
+        struct sample_request request = {prompt, prompt_count, 20, 0, 1};
+        int32_t tokens[20], all[9 + 20];
+        CHECK(sample_generate(model, &wide, weights, &request, tokens) == STATUS_OK);
         memcpy(all, prompt, (size_t)prompt_count * sizeof(*all));
-        for (int64_t i = 0; i < 12; i++) {
-            int64_t end = prompt_count + i, count = end < POSITIONS ? end : POSITIONS;
-            float logits[VOCAB];
-            model_logits(setup.model, setup.weights, all + end - count, count, logits);
-            int32_t best = 0;
-            for (int32_t v = 1; v < VOCAB; v++)
-                best = logits[v] > logits[best] ? v : best;
-            CHECK_INT(tokens[i], best);
-            all[end] = best;
+        for (int64_t i = 0; i < 20; i++) {
+            int64_t end = prompt_count + i, length = end < POSITIONS ? end : POSITIONS;
+            float logits[17];
+            model_logits(model, weights, all + end - length, length, logits);
+            all[end] = likeliest(logits, 17);
+            CHECK_INT(tokens[i], all[end]);
         }
     }
-    close_setup(&setup);
+    free(weights);
+    free(tensors);
+    model_close(model);
+    plan_free(&plan);
+}
+
+static void test_context(void) {
+    for (uint64_t seed = 1; seed <= 8; seed++)
+        check_context(seed);
 }
 
 /* A diverged model gives some token, never one out of range. */

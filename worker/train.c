@@ -129,7 +129,6 @@ static void take_planned(struct trainer *trainer, const struct session_event *ev
     trainer->tokens = arena_take(arena, batch);
     trainer->targets = arena_take(arena, batch);
     if (trainer->rank == 0) {
-        plan_print(trainer->plan, stderr);
         trainer->config.first_weights(trainer, trainer->weights);
     }
     if (trainer->config.report != NULL &&
@@ -162,15 +161,26 @@ static void push_ready(void *context, uint64_t tensor) {
     }
 }
 
+static void read_batch(struct trainer *trainer) {
+    const struct trainer_config *config = &trainer->config;
+    const struct job *job = trainer->job;
+    uint64_t sequence = ((uint64_t)trainer->steps_done * (uint64_t)job->workers + trainer->rank) *
+                        (uint64_t)job->batch;
+    if (config->read_batch != NULL) {
+        config->read_batch(config->batch_context, sequence, job->batch, trainer->tokens,
+                           trainer->targets);
+    } else {
+        data_stream_read(&trainer->train, sequence, job->batch, trainer->tokens, trainer->targets);
+    }
+}
+
 static void compute_step(struct trainer *trainer) {
     const struct job *job = trainer->job;
     struct report_step *step = &trainer->step;
-    uint64_t sequence = ((uint64_t)trainer->steps_done * (uint64_t)job->workers + trainer->rank) *
-                        (uint64_t)job->batch;
     memory_forbid(trainer->steps_done > WARM_STEPS);
     step->step = trainer->steps_done + 1;
     step->start_ns = clock_now_ns();
-    data_stream_read(&trainer->train, sequence, job->batch, trainer->tokens, trainer->targets);
+    read_batch(trainer);
     step->loss = model_forward(trainer->model, trainer->weights, trainer->tokens, trainer->targets,
                                job->batch, job->seq_len);
     int64_t forward_ns = clock_now_ns();

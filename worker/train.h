@@ -42,6 +42,11 @@ struct trainer_config {
     struct report *report;       /* the caller's; NULL: nothing is written or printed */
     /* Worker 0's first weights [plan.value_count]: trainer_first_weights, or a test's own. */
     void (*first_weights)(const struct trainer *trainer, float *weights);
+    /* Where batches come from: NULL for the data's stream, or a test's own. `sequence` numbers the
+     * first of the B sequences over all workers and steps (data.h). */
+    void (*read_batch)(void *context, uint64_t sequence, int64_t B, int32_t *tokens,
+                       int32_t *targets);
+    void *batch_context;
     float *keep_weights; /* NULL, or [value_count]: worker 0's final weights, for tests */
     void (*loss)(void *context, int64_t step, float loss); /* NULL, or told each step's loss */
     void *loss_context;

@@ -1,0 +1,72 @@
+/* sim_cluster.h - a whole job in one thread and in virtual time, from one seed.
+ *
+ * The real coordinator, servers, sessions and trainers over the simulated network (transport/loop.h).
+ * Each trainer's step takes a random virtual time, so that workers run at different paces. A failing
+ * case is its seed.
+ */
+#ifndef RUBATO_TESTS_SIM_CLUSTER_H
+#define RUBATO_TESTS_SIM_CLUSTER_H
+
+#include "server/coordinator.h"
+#include "server/service.h"
+#include "transport/loop.h"
+#include "worker/train.h"
+
+#define SIM_PROCESSES_MAX 8
+#define SIM_LIMIT_NS      (INT64_C(3600) * 1000000000) /* virtual; a longer job is a hang */
+
+struct sim_config {
+    uint64_t seed;
+    uint32_t servers, shards, workers; /* shards: of each server */
+    const char *options;               /* AGREED ones as "name=value name=value" */
+    struct loop_faults faults;
+    int64_t step_max_ns;    /* a worker's step takes up to this, drawn a step */
+    int64_t slow_worker_ns; /* more for worker process 0 */
+    const struct data *data;
+    void (*first_weights)(const struct trainer *trainer, float *weights);
+    void (*read_batch)(void *context, uint64_t sequence, int64_t B, int32_t *tokens,
+                       int32_t *targets);
+    void (*loss)(void *context, int64_t step, float loss); /* of worker process 0 */
+    void *loss_context;
+    float *weights; /* NULL, or room for the final weights */
+};
+
+/* One process: options of its own, and what its role runs. */
+struct sim_process {
+    struct job job;
+    struct options options;
+    struct control *control;
+    struct service service;
+    struct session session;
+    struct trainer trainer;
+    int64_t busy_until_ns; /* a trainer that computes */
+};
+
+struct sim {
+    struct sim_config config;
+    struct loop *loop;
+    struct random_stream random;
+    struct control *listening;
+    struct coordinator coordinator;
+    struct sim_process servers[SIM_PROCESSES_MAX];
+    struct sim_process workers[SIM_PROCESSES_MAX];
+};
+
+/* The node of a process in the network: servers first, then workers; the coordinator is with server 0. */
+uint32_t sim_server_node(uint32_t server);
+uint32_t sim_worker_node(const struct sim *sim, uint32_t worker);
+
+/* Sets the job up; ends the process if it cannot. */
+void sim_open(struct sim *sim, const struct sim_config *config);
+void sim_close(struct sim *sim);
+
+/* Everyone does what can be done now; the clock moves if nobody could. True until the job has ended for all that live. */
+bool sim_step(struct sim *sim);
+
+/* sim_step() until the end. */
+void sim_run(struct sim *sim);
+
+/* Pushes that had their turn, over all shards; duplicates likewise. */
+struct shard_counters sim_counters(const struct sim *sim);
+
+#endif
