@@ -1,5 +1,6 @@
 #include "server/coordinator.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -14,6 +15,16 @@ enum { SKIPS_IN_ROW_MAX = 10 };
 
 #define PEERS_MAX 2048
 
+/* The first Join comes from anyone: how many peers the job has must be known before. */
+static void take_own(struct coordinator *coordinator) {
+    char diff[256];
+    struct job_values *given = memory_zeroed(1, sizeof *given);
+    job_given(coordinator->config.own, false, given);
+    ASSERT(job_agree(&coordinator->options, &coordinator->agreement, given, "the coordinator", diff,
+                     sizeof diff) == STATUS_OK);
+    free(given);
+}
+
 enum status coordinator_init(struct coordinator *coordinator,
                              const struct coordinator_config *config, int64_t now_ns) {
     *coordinator = (struct coordinator){.config = *config,
@@ -22,6 +33,7 @@ enum status coordinator_init(struct coordinator *coordinator,
                                         .beat_at_ns = now_ns,
                                         .nag_at_ns = now_ns + CLOCK_S};
     options_init(&coordinator->options, job_table, job_table_count, &coordinator->job);
+    take_own(coordinator);
     random_open(&coordinator->random, config->seed, RANDOM_SESSION, 0);
     coordinator->job_id = random_u64(&coordinator->random);
     membership_init(&coordinator->membership, PEERS_MAX);

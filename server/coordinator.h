@@ -29,9 +29,10 @@ enum coordinator_phase {
 };
 
 struct coordinator_config {
-    struct control *control; /* open and listening; the caller's */
-    uint64_t seed;           /* of job and session ids; random in a real job */
-    int64_t join_timeout_ns; /* 0: from the job's options; INT64_MAX: none (--stay) */
+    struct control *control;   /* open and listening; the caller's */
+    const struct options *own; /* of the coordinator's process: what its user gave counts first */
+    uint64_t seed;             /* of job and session ids; random in a real job */
+    int64_t join_timeout_ns;   /* 0: from the job's options; INT64_MAX: none (--stay) */
 };
 
 struct coordinator {

@@ -65,7 +65,7 @@ static enum status open_channel(void *context, const struct channel_config *conf
 static enum status start_coordinator(struct server *server, bool again) {
     const struct job *job = &server->job;
     const char *host = job->bind[0] != '\0' ? job->bind : server->endpoint.host;
-    struct coordinator_config config = {.seed = random_seed()};
+    struct coordinator_config config = {.own = &server->options, .seed = random_seed()};
     if (job->join_timeout > 0) {
         config.join_timeout_ns = job_join_timeout_ns(job);
     }

@@ -104,11 +104,12 @@ void sim_open(struct sim *sim, const struct sim_config *config) {
     CHECK(loop_open(&sim->loop, config->seed, &config->faults) == STATUS_OK);
     CHECK(loop_control(sim->loop, sim_server_node(0), &sim->listening) == STATUS_OK);
     CHECK(sim->listening->ops->listen(sim->listening, SIM_HOST, SIM_PORT) == STATUS_OK);
-    struct coordinator_config coordinator = {.control = sim->listening, .seed = config->seed};
-    CHECK(coordinator_init(&sim->coordinator, &coordinator, 0) == STATUS_OK);
     for (uint32_t i = 0; i < config->servers; i++) {
         open_server(sim, i);
     }
+    struct coordinator_config coordinator = {
+        .control = sim->listening, .own = &sim->servers[0].options, .seed = config->seed};
+    CHECK(coordinator_init(&sim->coordinator, &coordinator, 0) == STATUS_OK);
     for (uint32_t i = 0; i < config->workers; i++) {
         open_worker(sim, i);
     }

@@ -280,7 +280,7 @@ static void test_ranks_are_disjoint(void) {
         for (uint64_t step = 0; step < STEPS; step++) {
             data_stream_read(&stream, (step * WORKERS + rank) * ROWS, ROWS, tokens, targets);
             for (int b = 0; b < ROWS; b++)
-                visits[tokens[b * 8] / 8]++;
+                visits[tokens[(size_t)b * 8] / 8]++;
         }
     }
     for (int i = 0; i < WORKERS * ROWS * STEPS; i++)

@@ -9,66 +9,16 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "fake_control.h"
+#include "log_capture.h"
 #include "test.h"
 #include "transport/control_tcp.h"
 #include "transport/member.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
 #define START_NS (500 * CLOCK_S)
-
-struct fake {
-    struct control control; /* first */
-    struct control_event events[16];
-    uint8_t packets[16][8192];
-    uint32_t event_head, event_count;
-    uint32_t dials, hang_ups;
-    enum status dial_status, send_status;
-    uint32_t sent[32]; /* by body case */
-    uint8_t last[65536];
-    size_t last_bytes;
-};
-
-static enum status fake_dial(struct control *control, const char *host, const char *port,
-                             uint32_t *connection) {
-    struct fake *fake = (struct fake *)control;
-    CHECK_TEXT(host, "h");
-    CHECK_TEXT(port, "7");
-    *connection = fake->dials++;
-    return fake->dial_status;
-}
-
-static enum status fake_send(struct control *control, uint32_t connection, const uint8_t *packet,
-                             size_t bytes) {
-    struct fake *fake = (struct fake *)control;
-    CHECK_INT(connection, fake->dials - 1);
-    CHECK(bytes >= 2 && bytes <= sizeof(fake->last));
-    memcpy(fake->last, packet, bytes);
-    fake->last_bytes = bytes;
-    // The body's field number is its tag's upper bits, in one or two bytes of a varint.
-    uint32_t tag = packet[0] < 128 ? packet[0] : (uint32_t)(packet[0] & 127) | packet[1] << 7;
-    fake->sent[tag >> 3]++;
-    return fake->send_status;
-}
-
-static bool fake_poll(struct control *control, int64_t now_ns, struct control_event *event) {
-    struct fake *fake = (struct fake *)control;
-    (void)now_ns;
-    if (fake->event_head == fake->event_count) {
-        fake->event_head = fake->event_count = 0;
-        return false;
-    }
-    *event = fake->events[fake->event_head++];
-    return true;
-}
-
-static void fake_hang_up(struct control *control, uint32_t connection) {
-    struct fake *fake = (struct fake *)control;
-    CHECK_INT(connection, fake->dials - 1);
-    fake->hang_ups++;
-}
 
 static const struct control_ops fake_ops = {.name = "fake",
                                             .dial = fake_dial,
@@ -85,57 +35,6 @@ struct rig {
     int64_t now_ns;
     const Rubato__Message *got;
 };
-
-static int log_fd = -1, error_fd = -1;
-
-/* What a failed CHECK wrote would otherwise be lost with the file. */
-static void log_show(void) {
-    char content[4096];
-    off_t at = 0;
-    ssize_t bytes;
-    while ((bytes = pread(log_fd, content, sizeof(content), at)) > 0) {
-        if (write(error_fd, content, (size_t)bytes) != bytes) return;
-        at += bytes;
-    }
-}
-
-static void log_capture(void) {
-    char path[] = "/tmp/rubato-test-XXXXXX";
-    log_fd = mkstemp(path);
-    CHECK(log_fd >= 0);
-    unlink(path);
-    CHECK_INT(fcntl(log_fd, F_SETFL, O_APPEND), 0);
-    error_fd = dup(2);
-    CHECK_INT(atexit(log_show), 0);
-    CHECK_INT(dup2(log_fd, 2), 2);
-}
-
-static void log_restart(void) {
-    CHECK_INT(ftruncate(log_fd, 0), 0);
-}
-
-/* How often `text` is in the log since the restart. */
-static int log_count(const char *text) {
-    static char content[65536];
-    ssize_t bytes = pread(log_fd, content, sizeof(content) - 1, 0);
-    int count = 0;
-    CHECK(bytes >= 0);
-    content[bytes] = 0;
-    for (const char *at = strstr(content, text); at != NULL; at = strstr(at + 1, text)) {
-        count++;
-    }
-    return count;
-}
-
-#define EXPECT_LOG(text, times)                                                                    \
-    do {                                                                                           \
-        int times_ = log_count(text);                                                              \
-        if (times_ != (times)) {                                                                   \
-            dprintf(error_fd, "%s:%d: \"%s\" is %d times in the log, expected %d\n", __FILE__,     \
-                    __LINE__, text, times_, (times));                                              \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static void rig_open(struct rig *rig) {
     memset(rig, 0, sizeof(*rig));

@@ -334,7 +334,7 @@ static void test_mean_over_sequences(void) {
     open_setup(&setup, true);
     uint64_t count = setup.plan.value_count;
     double *mean = memory_zeroed(count, sizeof(double));
-    for (int b = 0; b < B; b++) {
+    for (ptrdiff_t b = 0; b < B; b++) {
         const int32_t *tokens = setup.tokens + b * T, *targets = setup.targets + b * T;
         model_forward(setup.model, setup.weights, tokens, targets, 1, T);
         model_backward(setup.model, setup.weights, tokens, targets, setup.grad, NULL, NULL);

@@ -222,11 +222,24 @@ void control_tls_close(struct control_tls *tls) {
     free(tls);
 }
 
+/* What the protocol error `code` means. */
+static enum status translate_error(unsigned long code, char *why, size_t why_bytes) {
+    int reason = ERR_GET_REASON(code);
+    // The binder check of a listening side, and how it reaches the dialling one.
+    if (reason == SSL_R_BINDER_DOES_NOT_VERIFY || reason == SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER ||
+        reason == SSL_R_TLSV1_ALERT_DECRYPT_ERROR) {
+        snprintf(why, why_bytes, "%s", ANOTHER_KEY);
+        return STATUS_DENIED;
+    }
+    const char *text = ERR_reason_error_string(code);
+    snprintf(why, why_bytes, "TLS: %s", text != NULL ? text : "unknown error");
+    return STATUS_CORRUPT;
+}
+
 /* What an SSL call that returned `result` means. */
 static enum status translate(struct control_tls *tls, int result, char *why, size_t why_bytes) {
     int kind = SSL_get_error(tls->ssl, result);
     unsigned long code = ERR_peek_error();
-    const char *reason = code != 0 ? ERR_reason_error_string(code) : NULL;
     tls->wants_write = kind == SSL_ERROR_WANT_WRITE;
     if (tls->exceeded) {
         snprintf(why, why_bytes, "more than 16 KiB without showing the key");
@@ -242,16 +255,7 @@ static enum status translate(struct control_tls *tls, int result, char *why, siz
         why[0] = (char)tolower((unsigned char)why[0]); // as our logs have it
         return STATUS_PEER_LOST;
     }
-    switch (ERR_GET_REASON(code)) {
-    case SSL_R_BINDER_DOES_NOT_VERIFY:
-    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER: // how the other side's binder check reaches us
-    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
-        snprintf(why, why_bytes, "%s", ANOTHER_KEY);
-        return STATUS_DENIED;
-    default:
-        snprintf(why, why_bytes, "TLS: %s", reason != NULL ? reason : "unknown error");
-        return STATUS_CORRUPT;
-    }
+    return translate_error(code, why, why_bytes);
 }
 
 enum status control_tls_handshake(struct control_tls *tls, char *why, size_t why_bytes) {

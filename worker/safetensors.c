@@ -11,22 +11,28 @@
 #define CONFIG_BYTES      4096
 #define HEADER_BYTES_ONCE 256 /* braces and metadata */
 /* The most a tensor takes of the header: its name, each byte escaped, and its shape and offsets. */
-#define HEADER_BYTES_EACH (TENSOR_NAME_MAX * 6 + TENSOR_DIMS_MAX * 24 + 128)
+#define HEADER_BYTES_EACH (TENSOR_NAME_MAX * 6 + (size_t)TENSOR_DIMS_MAX * 24 + 128)
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "weights are written as they lie");
 
+/* A tensor's place in the file is its place in the sorted array. */
+struct entry {
+    const struct tensor *tensor;
+    uint64_t offset; /* in the flat vector */
+};
+
 static int compare_names(const void *left, const void *right) {
-    const struct tensor *const *a = left, *const *b = right;
-    return strcmp((*a)->name, (*b)->name);
+    const struct entry *a = left, *b = right;
+    return strcmp(a->tensor->name, b->tensor->name);
 }
 
 /* The plan's tensors in order of name -> new memory. */
-static const struct tensor **sort_tensors(const struct plan *plan) {
-    const struct tensor **sorted = memory_zeroed((size_t)plan->tensor_count, sizeof(*sorted));
+static struct entry *sort_tensors(const struct plan *plan) {
+    struct entry *entries = memory_zeroed((size_t)plan->tensor_count, sizeof(*entries));
     for (uint64_t i = 0; i < plan->tensor_count; i++)
-        sorted[i] = &plan->tensors[i];
-    qsort(sorted, (size_t)plan->tensor_count, sizeof(*sorted), compare_names);
-    return sorted;
+        entries[i] = (struct entry){&plan->tensors[i], plan->offsets[i]};
+    qsort(entries, (size_t)plan->tensor_count, sizeof(*entries), compare_names);
+    return entries;
 }
 
 static uint64_t tensor_bytes(const struct tensor *tensor) {
@@ -37,7 +43,7 @@ static uint64_t tensor_bytes(const struct tensor *tensor) {
 }
 
 /* text [capacity] <- the header without its padding. */
-static enum status make_header(const struct tensor *const *sorted, uint64_t count, char *text,
+static enum status make_header(const struct entry *sorted, uint64_t count, char *text,
                                size_t capacity, size_t *bytes) {
     struct json json;
     json_begin(&json, text, capacity);
@@ -46,12 +52,13 @@ static enum status make_header(const struct tensor *const *sorted, uint64_t coun
     json_close_object(&json);
     uint64_t begin = 0;
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t end = begin + tensor_bytes(sorted[i]);
-        json_open_object(&json, sorted[i]->name);
+        const struct tensor *tensor = sorted[i].tensor;
+        uint64_t end = begin + tensor_bytes(tensor);
+        json_open_object(&json, tensor->name);
         json_text(&json, "dtype", "F32");
         json_open_array(&json, "shape");
-        for (uint32_t d = 0; d < sorted[i]->dims; d++)
-            json_int(&json, NULL, (int64_t)sorted[i]->shape[d]);
+        for (uint32_t d = 0; d < tensor->dims; d++)
+            json_int(&json, NULL, (int64_t)tensor->shape[d]);
         json_close_array(&json);
         json_open_array(&json, "data_offsets");
         json_int(&json, NULL, (int64_t)begin);
@@ -74,14 +81,14 @@ static enum status write_pieces(struct files_writer *writer, const void *data, u
     return STATUS_OK;
 }
 
-static enum status write_all(struct files_writer *writer, const struct plan *plan,
-                             const struct tensor *const *sorted, const char *header,
-                             uint64_t header_bytes, const float *weights) {
+static enum status write_all(struct files_writer *writer, const struct entry *sorted,
+                             uint64_t count, const char *header, uint64_t header_bytes,
+                             const float *weights) {
     TRY(files_write(writer, &header_bytes, sizeof(header_bytes)));
     TRY(files_write(writer, header, (size_t)header_bytes));
-    for (uint64_t i = 0; i < plan->tensor_count; i++) {
-        uint64_t offset = plan->offsets[sorted[i] - plan->tensors];
-        TRY(write_pieces(writer, weights + offset, tensor_bytes(sorted[i])));
+    for (uint64_t i = 0; i < count; i++) {
+        const float *data = weights + sorted[i].offset;
+        TRY(write_pieces(writer, data, tensor_bytes(sorted[i].tensor)));
     }
     return files_commit(writer);
 }
@@ -93,7 +100,7 @@ static enum status model_path(const char *folder, const char *name, char path[40
 enum status safetensors_write(const char *folder, const struct plan *plan, const float *weights) {
     char path[4096];
     TRY(model_path(folder, "model.safetensors", path));
-    const struct tensor **sorted = sort_tensors(plan);
+    struct entry *sorted = sort_tensors(plan);
     size_t capacity = HEADER_BYTES_ONCE + (size_t)plan->tensor_count * HEADER_BYTES_EACH;
     char *header = memory_zeroed(capacity + 8, 1);
     size_t bytes = 0;
@@ -104,7 +111,7 @@ enum status safetensors_write(const char *folder, const struct plan *plan, const
         header[bytes++] = ' ';
     status = files_create(&writer, path);
     if (status != STATUS_OK) goto free_memory;
-    status = write_all(&writer, plan, sorted, header, bytes, weights);
+    status = write_all(&writer, sorted, plan->tensor_count, header, bytes, weights);
     files_abandon(&writer);
 free_memory:
     free(header);
