@@ -20,6 +20,7 @@ static void had_turn(struct shard *shard, struct shard_block *block, uint32_t ra
     struct shard_lane *lane = &block->lanes[rank];
     lane->record.applied_seq = lane->record.held_seq;
     lane->record.held_seq = 0;
+    lane->ticket = lane->held_ticket;
     uint64_t staleness =
         block->version > lane->base_version ? block->version - lane->base_version : 0;
     lane->staleness = staleness < UINT32_MAX ? (uint32_t)staleness : UINT32_MAX;

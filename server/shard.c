@@ -170,13 +170,15 @@ static bool take_push(struct shard *shard, struct shard_block *block, const stru
         shard->counters.corrupt++;
         return false;
     }
-    lane->ticket = frame->ticket > lane->ticket ? frame->ticket : lane->ticket;
     switch (admission_push(&lane->record, frame->session, frame->seq)) {
     case ADMISSION_NEW:
         break;
     case ADMISSION_APPLIED:
         shard->counters.duplicates++;
-        reply_due(shard, block, frame->rank);
+        /* An older request than the last was answered, or the worker would not have gone on. */
+        if (frame->ticket == lane->ticket) {
+            reply_due(shard, block, frame->rank);
+        }
         return false;
     case ADMISSION_HELD:
         shard->counters.duplicates++;
@@ -192,6 +194,7 @@ static bool take_push(struct shard *shard, struct shard_block *block, const stru
         return false;
     }
     lane->record.held_seq = frame->seq;
+    lane->held_ticket = frame->ticket;
     lane->slot = event->slot;
     lane->payload = event->payload;
     lane->payload_bytes = event->payload_bytes;

@@ -40,7 +40,8 @@ struct shard_lane {
     size_t payload_bytes;
     const struct codec *codec;
     uint64_t base_version; /* of the weights that the held gradient is of */
-    uint32_t ticket;       /* of the worker's latest request */
+    uint32_t held_ticket;  /* of the held push */
+    uint32_t ticket;       /* of the last request that may be answered */
     uint32_t staleness;    /* of the last push that had its turn */
     bool due;              /* the worker waits for an answer */
 };

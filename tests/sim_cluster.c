@@ -93,8 +93,8 @@ static void open_worker(struct sim *sim, uint32_t i) {
                                                           : trainer_first_weights,
                                      .read_batch = sim->config.read_batch,
                                      .keep_weights = sim->config.weights,
-                                     .loss = i == 0 ? sim->config.loss : NULL,
-                                     .loss_context = sim->config.loss_context};
+                                     .loss = sim->config.loss,
+                                     .loss_context = sim->config.loss_contexts[i]};
     trainer_init(&process->trainer, &trainer);
 }
 

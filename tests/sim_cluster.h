@@ -26,9 +26,9 @@ struct sim_config {
     void (*first_weights)(const struct trainer *trainer, float *weights);
     void (*read_batch)(void *context, uint64_t sequence, int64_t B, int32_t *tokens,
                        int32_t *targets);
-    void (*loss)(void *context, int64_t step, float loss); /* of worker process 0 */
-    void *loss_context;
-    float *weights; /* NULL, or room for the final weights */
+    void (*loss)(void *context, int64_t step, float loss); /* NULL, or told every worker's */
+    void *loss_contexts[SIM_PROCESSES_MAX];                /* of worker processes */
+    float *weights;                                        /* NULL, or room for the final weights */
 };
 
 /* One process: options of its own, and what its role runs. */

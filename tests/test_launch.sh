@@ -245,15 +245,33 @@ launch --listen 127.0.0.1:1 --lease 0.5
 expect_code $? 73
 expect_in err "server 0 failed first: exit 73"
 
-begin "two launchers, two ports"
-play server "$until_done"
+begin "two launchers, two ports, on both of which one can listen"
+play server 'listen="import socket, sys, time
+host, port = sys.argv[1].split(\":\")
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+try:
+    s.bind((host, int(port)))
+    s.listen()
+except OSError:
+    sys.exit(73)
+open(sys.argv[2], \"w\").close()
+time.sleep(1000)"
+    trap "exit 0" TERM
+    while [ ! -e "$dir/go" ]; do sleep 0.05; done
+    python3 -c "$listen" "${1#*=}" "$dir/listening-$n" &
+    while [ ! -e "$dir/done" ] && kill -0 $! 2>/dev/null; do sleep 0.05; done
+    if [ -e "$dir/done" ]; then kill $!; exit 0; fi
+    wait $!'
 play worker "$until_done"
 launch_behind
 wait_for pids_known 2
-"$rubato" launch --bin "$work/bin" --data corpus.txt >/dev/null 2>&1 &
-second=$!
+first=$launcher
+launch_behind
+second=$first
 wait_for pids_known 4
-wait_for test "$(cat "$work"/case/server-?/args | grep -c -e --listen)" -eq 2
+touch "$work/case/go"
+wait_for test -e "$work/case/listening-0" -a -e "$work/case/listening-1"
 [ "$(cat "$work"/case/server-?/args | grep -e --listen | sort -u | wc -l)" -eq 2 ] ||
     fail "both listen at one port"
 touch "$work/case/done"
@@ -261,6 +279,7 @@ wait $launcher
 expect_code $? 0
 wait $second
 expect_code $? 0
+expect_not_in err "taken meanwhile"
 
 begin "user errors"
 refused() { # refused CODE TEXT ARGUMENT...

@@ -13,7 +13,7 @@
 
 #include <inttypes.h>
 
-enum { SEEDS = 225, STEPS = 3, TEXT_BYTES = 4096, VOCAB = 32 };
+enum { SEEDS = 225, STEPS = 4, TEXT_BYTES = 4096, VOCAB = 32 };
 
 static uint8_t text[TEXT_BYTES];
 static struct data data;
@@ -48,7 +48,7 @@ static struct sim_config config_of(uint64_t seed, uint32_t workers, uint32_t sha
         .workers = workers,
         .options = options,
         .faults = {.delay_min_ns = 0,
-                   .delay_max_ns = 5 * CLOCK_MS,
+                   .delay_max_ns = (int64_t)(1 + seed % 5 * 10) * CLOCK_MS,
                    .duplicate = 0.1,
                    .drop = seed % 2 == 1 ? 0.03 : 0},
         .step_max_ns = 20 * CLOCK_MS,

@@ -1,0 +1,145 @@
+/* test_sim_faults.c - the loss of any process, in any way, at any moment, ends the job in time.
+ *
+ * Over seeds and modes: at a random virtual moment a worker, a server or the coordinator's server dies (its connections
+ * close) or is cut off (silence). Everyone else must end within a lease and a bit with exit code 69 and a reason that
+ * names the lost one; nobody hangs. A job that was over before the fault must be finished.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "tests/sim_cluster.h"
+#include "tests/test.h"
+
+#include <inttypes.h>
+
+enum { SEEDS = 120, TEXT_BYTES = 4096 };
+
+static uint8_t text[TEXT_BYTES];
+static struct data data;
+
+static const char *const modes[] = {"sync", "async", "ssp:1"};
+
+struct fault {
+    bool silent;
+    bool server;
+    uint32_t process;
+    int64_t at_ns;
+};
+
+static bool ended(const struct sim *sim, bool server, uint32_t i) {
+    return server ? sim->servers[i].service.member.state == MEMBER_ENDED
+                  : sim->workers[i].trainer.state == TRAINER_ENDED;
+}
+
+/* All but the lost process, and those that lived with it, have ended. */
+static bool others_ended(const struct sim *sim, const struct fault *fault) {
+    for (uint32_t i = 0; i < sim->config.servers; i++) {
+        if (!(fault->server && fault->process == i) && !ended(sim, true, i)) {
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < sim->config.workers; i++) {
+        if (!(!fault->server && fault->process == i) && !ended(sim, false, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void fail(const struct sim *sim, const struct fault *fault, const char *why) {
+    fprintf(stderr, "seed %" PRIu64 ": %s %u %s at %" PRId64 " ms: %s (%s)\n", sim->config.seed,
+            fault->server ? "server" : "worker", fault->process,
+            fault->silent ? "went silent" : "died", fault->at_ns / CLOCK_MS, why,
+            sim->coordinator.reason);
+    exit(1);
+}
+
+/* What the others must say: 69, and who. The coordinator's loss is known by its address. */
+static void check_verdict(const struct sim *sim, const struct fault *fault, const char *name) {
+    for (uint32_t i = 0; i < sim->config.servers + sim->config.workers; i++) {
+        bool server = i < sim->config.servers;
+        uint32_t index = server ? i : i - sim->config.servers;
+        const struct member *member =
+            server ? &sim->servers[index].service.member : &sim->workers[index].session.member;
+        if (server == fault->server && index == fault->process) {
+            continue;
+        }
+        if (member->exit_code != EXIT_CODE_UNREACHABLE) {
+            fail(sim, fault, "exit code is not 69");
+        }
+        if (strstr(member->reason, name) == NULL) {
+            fail(sim, fault, member->reason);
+        }
+    }
+}
+
+static bool finished(const struct sim *sim) {
+    return sim->coordinator.phase == COORDINATOR_ENDED && sim->coordinator.exit_code == 0;
+}
+
+static void run_seed(uint64_t seed) {
+    static struct sim sim;
+    char options[512];
+    char name[32];
+    struct random_stream random;
+    random_open(&random, seed, RANDOM_SIMULATOR, 2);
+    (void)snprintf(options, sizeof options,
+                   "model=gpt2:1x16x2 vocab=32 seq-len=8 batch=2 steps=40 block-values=300 "
+                   "lease=2 mode=%s",
+                   modes[seed % 3]);
+    struct sim_config config = {.seed = seed,
+                                .servers = 2,
+                                .shards = 2,
+                                .workers = 2,
+                                .options = options,
+                                .faults = {.delay_max_ns = 5 * CLOCK_MS, .duplicate = 0.05},
+                                .step_max_ns = 20 * CLOCK_MS,
+                                .data = &data};
+    struct fault fault = {.silent = seed % 2 == 1,
+                          .server = random_below(&random, 2) == 1,
+                          .process = (uint32_t)random_below(&random, 2),
+                          .at_ns = (int64_t)random_below(&random, 1500) * CLOCK_MS};
+    bool coordinator = fault.server && fault.process == 0;
+    sim_open(&sim, &config);
+    while (loop_now_ns(sim.loop) < fault.at_ns && sim_step(&sim)) {
+    }
+    if (!finished(&sim)) {
+        const struct member *lost = fault.server ? &sim.servers[fault.process].service.member
+                                                 : &sim.workers[fault.process].session.member;
+        bool joined = lost->state == MEMBER_ACTIVE;
+        (void)snprintf(name, sizeof name, "%s %u", fault.server ? "server" : "worker", lost->index);
+        loop_cut(sim.loop,
+                 fault.server ? sim_server_node(fault.process)
+                              : sim_worker_node(&sim, fault.process),
+                 fault.silent);
+        int64_t limit_ns = loop_now_ns(sim.loop) + 3 * CLOCK_S; /* a lease and a half */
+        while (!others_ended(&sim, &fault) && sim_step(&sim)) {
+            if (joined && loop_now_ns(sim.loop) > limit_ns) {
+                fail(&sim, &fault, "the others have not ended");
+            }
+        }
+        if (joined && !finished(&sim)) {
+            check_verdict(&sim, &fault, coordinator ? "coordinator" : name);
+        }
+    }
+    sim_close(&sim);
+}
+
+static void everyone_ends(void) {
+    const char *one = getenv("SEED");
+    for (uint64_t seed = 0; seed < SEEDS && one == NULL; seed++) {
+        run_seed(seed);
+    }
+    if (one != NULL) {
+        run_seed(strtoull(one, NULL, 10));
+    }
+}
+
+int main(void) {
+    log_set_level(LOG_ERROR);
+    for (size_t i = 0; i < sizeof text; i++) {
+        text[i] = (uint8_t)((i * i / 7 + i / 3) % 32);
+    }
+    CHECK(data_parse(&data, text, sizeof text, "text") == STATUS_OK);
+    TEST_RUN(everyone_ends);
+    return 0;
+}
