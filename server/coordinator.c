@@ -263,22 +263,28 @@ static int64_t join_timeout_ns(const struct coordinator *coordinator) {
                                                     : job_join_timeout_ns(&coordinator->job);
 }
 
-/* Names who is missing: to the log, and to all who have joined. */
-static void nag(struct coordinator *coordinator, int64_t now_ns) {
+static int64_t join_deadline_ns(const struct coordinator *coordinator) {
+    int64_t timeout_ns = join_timeout_ns(coordinator);
+    return timeout_ns == INT64_MAX ? timeout_ns : coordinator->started_ns + timeout_ns;
+}
+
+static void give_up(struct coordinator *coordinator, int64_t now_ns) {
     char missing[400];
     char reason[512];
+    membership_missing(&coordinator->membership, &coordinator->job, awaited(coordinator->phase),
+                       missing, sizeof missing);
+    (void)snprintf(reason, sizeof reason, "gave up waiting for %s after %.0f s (--join-timeout)",
+                   missing, (double)(now_ns - coordinator->started_ns) / (double)CLOCK_S);
+    coordinator_end(coordinator, reason, EXIT_CODE_UNREACHABLE);
+}
+
+/* Tells all who have joined who is missing. */
+static void nag(struct coordinator *coordinator) {
+    char missing[400];
     Rubato__Waiting waiting = RUBATO__WAITING__INIT;
     Rubato__Message message = RUBATO__MESSAGE__INIT;
     membership_missing(&coordinator->membership, &coordinator->job, awaited(coordinator->phase),
                        missing, sizeof missing);
-    if (now_ns - coordinator->started_ns >= join_timeout_ns(coordinator)) {
-        (void)snprintf(reason, sizeof reason,
-                       "gave up waiting for %s after %.0f s (--join-timeout)", missing,
-                       (double)(now_ns - coordinator->started_ns) / (double)CLOCK_S);
-        log_error("%s", reason);
-        coordinator_end(coordinator, reason, EXIT_CODE_UNREACHABLE);
-        return;
-    }
     waiting.missing = missing;
     message.body_case = RUBATO__MESSAGE__BODY_WAITING;
     message.waiting = &waiting;
@@ -297,9 +303,11 @@ static void check_clock(struct coordinator *coordinator, int64_t now_ns) {
         lose_peer(coordinator, silent, how);
         control->ops->hang_up(control, connection);
     }
-    if (coordinator->phase < COORDINATOR_RUNNING && now_ns >= coordinator->nag_at_ns) {
+    if (coordinator->phase < COORDINATOR_RUNNING && now_ns >= join_deadline_ns(coordinator)) {
+        give_up(coordinator, now_ns);
+    } else if (coordinator->phase < COORDINATOR_RUNNING && now_ns >= coordinator->nag_at_ns) {
         coordinator->nag_at_ns = now_ns + CLOCK_S;
-        nag(coordinator, now_ns);
+        nag(coordinator);
     }
     if (coordinator->phase != COORDINATOR_ENDED && now_ns >= coordinator->beat_at_ns) {
         coordinator->beat_at_ns = now_ns + job_heartbeat_ns(&coordinator->job);
@@ -327,7 +335,11 @@ void coordinator_poll(struct coordinator *coordinator, int64_t now_ns) {
 }
 
 int64_t coordinator_deadline_ns(const struct coordinator *coordinator) {
-    bool waits = coordinator->phase < COORDINATOR_RUNNING;
-    return waits && coordinator->nag_at_ns < coordinator->beat_at_ns ? coordinator->nag_at_ns
-                                                                     : coordinator->beat_at_ns;
+    int64_t next_ns = coordinator->beat_at_ns;
+    if (coordinator->phase < COORDINATOR_RUNNING) {
+        int64_t give_up_ns = join_deadline_ns(coordinator);
+        next_ns = coordinator->nag_at_ns < next_ns ? coordinator->nag_at_ns : next_ns;
+        next_ns = give_up_ns < next_ns ? give_up_ns : next_ns;
+    }
+    return next_ns;
 }

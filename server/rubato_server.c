@@ -80,7 +80,7 @@ static enum status start_coordinator(struct server *server, bool again) {
     return STATUS_OK;
 }
 
-static enum status start_service(struct server *server) {
+static enum status start_service(struct server *server, bool again) {
     const char *host = server->endpoint.host;
     if (server->job.listen[0] != '\0' && server->job.bind[0] != '\0') {
         host = server->job.bind;
@@ -94,7 +94,10 @@ static enum status start_service(struct server *server) {
                                                .shards = (uint32_t)server->job.shards,
                                                .host = host,
                                                .port = server->endpoint.port,
-                                               .seed = random_seed()},
+                                               .seed = random_seed(),
+                                               /* The coordinator is in this process, or the next
+                                                * job may come at any time (--stay). */
+                                               .patient = again || server->listening != NULL},
                                     .open_channel = open_channel,
                                     .context = server,
                                     .threads = true,
@@ -178,7 +181,7 @@ static int run_job(struct server *server, bool again) {
         exit_code = status == STATUS_IO ? EXIT_CODE_CREATE : EXIT_CODE_OK;
     }
     if (status == STATUS_OK) {
-        status = start_service(server);
+        status = start_service(server, again);
     }
     if (status == STATUS_OK) {
         exit_code = serve(server);

@@ -34,6 +34,7 @@ static void test_garbage(void) {
     static const uint8_t http[] = "GET / HTTP/1.1\r\nHost: rubato\r\n\r\n";
     static const uint8_t near[] = "RBTCTL2\n and more";
     static const uint8_t deny[] = "RBTDENY\n";
+    static const uint8_t record[] = {0x16, 3, 1, 0x40, 0};
     static const uint8_t hello[] = {0x16, 3, 1, 0, 5, 1, 0, 0, 1, 3, 9, 9, 9, 9};
     static uint8_t noise[65536];
     struct random_stream stream;
@@ -50,14 +51,12 @@ static void test_garbage(void) {
         garbage(key, noise, sizeof(noise), ANSWER_NONE);
         garbage(key, hello, sizeof(hello), keyed ? ANSWER_ANY : ANSWER_SOME);
     }
-    // Noise that claims to be TLS, and a record that never ends: 16 KiB are read, not more.
-    noise[0] = 0x16;
-    noise[1] = noise[2] = 3;
-    noise[3] = 0x40;
-    noise[4] = 0;
-    noise[5] = 1;
-    noise[6] = 1;
-    garbage(key_a, noise, sizeof(noise), ANSWER_ANY);
+    // A client hello of 100000 bytes in records of 16 KiB: it is not waited for.
+    for (size_t i = 0; i < sizeof(noise); i += sizeof(record) + 16384) {
+        memcpy(noise + i, record, sizeof(record));
+    }
+    memcpy(noise + sizeof(record), "\x01\x01\x86\xa0", 4);
+    garbage(key_a, noise, 40000, ANSWER_ANY);
 }
 
 static void test_slow_preamble(void) {

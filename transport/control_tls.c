@@ -236,6 +236,12 @@ static enum status translate_error(unsigned long code, char *why, size_t why_byt
     return STATUS_CORRUPT;
 }
 
+static enum status translate_errno(int error, char *why, size_t why_bytes) {
+    snprintf(why, why_bytes, "%s", strerror(error));
+    why[0] = (char)tolower((unsigned char)why[0]); // as our logs have it
+    return STATUS_PEER_LOST;
+}
+
 /* What an SSL call that returned `result` means. */
 static enum status translate(struct control_tls *tls, int result, char *why, size_t why_bytes) {
     int kind = SSL_get_error(tls->ssl, result);
@@ -251,9 +257,7 @@ static enum status translate(struct control_tls *tls, int result, char *why, siz
         return STATUS_PEER_LOST;
     }
     if (kind == SSL_ERROR_SYSCALL || code == 0) {
-        snprintf(why, why_bytes, "%s", strerror(tls->error));
-        why[0] = (char)tolower((unsigned char)why[0]); // as our logs have it
-        return STATUS_PEER_LOST;
+        return translate_errno(tls->error, why, why_bytes);
     }
     return translate_error(code, why, why_bytes);
 }

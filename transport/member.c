@@ -23,6 +23,7 @@ static const struct job *job_of(const struct member *member) {
 }
 
 static int64_t join_deadline_ns(const struct member *member) {
+    if (member->config.patient) return INT64_MAX;
     return member->started_ns + job_join_timeout_ns(job_of(member));
 }
 
@@ -179,7 +180,9 @@ static void log_waiting(struct member *member, int64_t now_ns) {
     const char *host = member->config.host, *port = member->config.port;
     int64_t left_ns = join_deadline_ns(member) - now_ns;
     member->nag_at_ns = now_ns + NAG_NS;
-    if (member->state == MEMBER_DIALING) {
+    if (member->state == MEMBER_DIALING && member->config.patient) {
+        log_info("waiting for the coordinator at %s:%s (%s)", host, port, member->failure);
+    } else if (member->state == MEMBER_DIALING) {
         log_info("waiting for the coordinator at %s:%s (%s), %lld s left", host, port,
                  member->failure, (long long)((left_ns + CLOCK_S / 2) / CLOCK_S));
     } else {

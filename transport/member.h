@@ -29,6 +29,7 @@ struct member_config {
     const char *host; /* where to dial; both outlive the member */
     const char *port;
     uint64_t seed; /* of the back-off's jitter */
+    bool patient;  /* waits for the job without a deadline of its own, whatever --join-timeout says */
 };
 
 enum member_state {

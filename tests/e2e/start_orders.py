@@ -74,7 +74,7 @@ def options_from_others(cluster):
         process.expect_line("this is worker [01] of 2: gpt2:1x16x2, mode ssp:1, push int8")
     with open(os.path.join(cluster.run_dir, "options.conf"), encoding="utf-8") as file:
         saved = file.read()
-    for line in ("lr = 0.004", "steps = 7", "push = int8", "seq-len = 16", "mode = ssp:1"):
+    for line in ("lr = 0.004", "steps = 7", 'push = "int8"', "seq-len = 16", 'mode = "ssp:1"'):
         expect(line in saved, f"options.conf lacks {line!r}:\n{saved}")
 
 
