@@ -14,7 +14,8 @@
 /* Before any thread starts. SIGPIPE is ignored from now on. IO, logged. */
 enum status signals_open(int *fd) WARN_UNUSED;
 
-/* The signal that has come, 0 for none. fd may be -1. The thread that calls gets the usual effect of a second one. */
+/* The signal that has come, 0 for none. fd may be -1. The thread that calls gets the usual effect
+ * of a second one. */
 int signals_read(int fd);
 
 /* "SIGINT", "SIGTERM". */

@@ -1,7 +1,7 @@
 /* admission.h - may this push count, may this request be answered: pure functions.
  *
- * The mode is three numbers (struct discipline, proto/job.h); nothing else decides. A worker's clock
- * for a block is the seq of its last push there that had its turn.
+ * The mode is three numbers (struct discipline, proto/job.h); nothing else decides. A worker's
+ * clock for a block is the seq of its last push there that had its turn.
  * Invariant: per (session, block) pushes have their turn in order of seq, each exactly once.
  */
 #ifndef RUBATO_SERVER_ADMISSION_H

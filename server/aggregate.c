@@ -1,4 +1,4 @@
-/* aggregate.c - sums in rank order, the round's report and verdict, optimizer steps. See shard.h. */
+/* aggregate.c - sums in rank order, the round's report and verdict, optimizer steps: see shard.h */
 #include "base/assert.h"
 #include "base/log.h"
 #include "kernels/optimizer.h"

@@ -294,7 +294,9 @@ static void nag(struct coordinator *coordinator) {
 static void check_clock(struct coordinator *coordinator, int64_t now_ns) {
     char how[64];
     int64_t lease_ns = job_lease_ns(&coordinator->job);
-    struct peer *silent = membership_silent(&coordinator->membership, lease_ns, now_ns);
+    struct peer *silent = coordinator->phase > COORDINATOR_GATHERING
+                              ? membership_silent(&coordinator->membership, lease_ns, now_ns)
+                              : NULL;
     if (silent != NULL) {
         struct control *control = coordinator->config.control;
         uint32_t connection = silent->connection;

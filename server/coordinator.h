@@ -1,11 +1,11 @@
 /* coordinator.h - the one who gathers the job: joins, agreement, leases, the vote, the end.
  *
  * It runs in the control thread of the first server, which is a member like any other and dials it.
- * Phases, each left when all peers have said that they are there (proto/control.proto has the messages):
+ * Phases, each left when all peers have said that they are there (messages: proto/control.proto):
  *   GATHERING -> ASSIGNED -> PLANNED -> STARTED -> RUNNING -> DRAINED -> ENDED
- * While gathering, a peer that goes away only makes room; later the loss of a peer ends the job, and everyone is
- * told whose loss. Two different given values of an AGREED option end it, too, with the diff on both sides; once the
- * job has started they only turn the newcomer away.
+ * While gathering, a peer that goes away only makes room; later the loss of a peer ends the job,
+ * and everyone is told whose loss. Two different given values of an AGREED option end it, too, with
+ * the diff on both sides; once the job has started they only turn the newcomer away.
  * A state machine without threads or waits; one thread owns it.
  */
 #ifndef RUBATO_SERVER_COORDINATOR_H

@@ -95,7 +95,7 @@ static uint64_t lay_shards(struct coordinator *coordinator) {
 }
 
 /* All are here: tells each its place and the job's options. */
-static void assign(struct coordinator *coordinator) {
+static void assign(struct coordinator *coordinator, int64_t now_ns) {
     struct job_values *agreed = memory_zeroed(1, sizeof *agreed);
     Rubato__Pair pairs[JOB_AGREED_MAX];
     Rubato__Pair *pointers[JOB_AGREED_MAX];
@@ -114,6 +114,7 @@ static void assign(struct coordinator *coordinator) {
             continue;
         }
         peer->session = random_u64(&coordinator->random);
+        peer->heard_ns = now_ns; /* the lease begins: members beat from Assign on */
         Rubato__Assign assign = RUBATO__ASSIGN__INIT;
         Rubato__Message message = RUBATO__MESSAGE__INIT;
         assign.job = coordinator->job_id;
@@ -165,7 +166,7 @@ void coordinator_take_join(struct coordinator *coordinator, uint32_t connection,
         membership_count(&coordinator->membership, JOB_WORKER, PEER_JOINED) ==
             (uint32_t)job->workers) {
         coordinator->nag_at_ns = now_ns + CLOCK_S;
-        assign(coordinator);
+        assign(coordinator, now_ns);
     }
 }
 

@@ -64,8 +64,8 @@ struct peer *membership_by_index(const struct membership *membership, enum job_r
 uint32_t membership_count(const struct membership *membership, enum job_role role,
                           enum peer_state state);
 
-/* Who is missing for `state`: "1 of 2 servers, 2 of 2 workers" before all have joined, then names. Empty when
- * nobody is. */
+/* Who is missing for `state`: "1 of 2 servers, 2 of 2 workers" before all have joined, then names.
+ * Empty when nobody is. */
 void membership_missing(const struct membership *membership, const struct job *job,
                         enum peer_state state, char *text, size_t bytes);
 

@@ -1,4 +1,4 @@
-/* rubato-server: K shard threads and one control thread; the first server is also the coordinator. */
+/* rubato-server: K shard threads, one control thread; the first server is also the coordinator. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/signals.h"

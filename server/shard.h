@@ -1,20 +1,20 @@
 /* shard.h - one shard: the sole owner of a set of blocks, their weights and optimizer state.
  *
- * Single-threaded and without waits: shard_poll() takes what the channel and the control thread have
- * brought, does all that can be done, and returns. In a server each shard has a thread; in the
+ * Single-threaded and without waits: shard_poll() takes what the channel and the control thread
+ * have brought, does all that can be done, and returns. In a server each shard has a thread; in the
  * simulator many share one.
  *
  * The life of a push (seq s of worker r at block b):
  *   arrives -> admission_push() -> held in its channel slot, compressed ->
- *     by round:    added to the block's sum in rank order (aggregate.c); when all workers are in all
- *                  blocks, the shard reports sums of squares; the coordinator's verdict gives every
- *                  shard the same clip factor, and the optimizer steps every block;
- *     by itself:   waits for the worker's COMMIT, which tells the norm of its whole gradient;
- *                  then clip, optimizer, done. So a push of a dying worker counts wholly or not.
+ *     by round:    added to the block's sum in rank order (aggregate.c); when all workers are in
+ *                  all blocks, the shard reports sums of squares; the coordinator's verdict gives
+ *                  every shard the same clip factor, and the optimizer steps every block;
+ *     by itself:   waits for the worker's COMMIT, which tells the norm of its whole gradient; then
+ *                  clip, optimizer, done. So a push of a dying worker counts wholly or not.
  *   -> an answer is due to the worker; it is sent once admission_answer() allows (reply.c).
  *
- * Memory is one arena, from the plan: weights, moments and sum in f32 (16 bytes a value with AdamW),
- * encoded answers, and the channel's slots for `workers` pushes of each block.
+ * Memory is one arena, from the plan: weights, moments and sum in f32 (16 bytes a value with
+ * AdamW), encoded answers, and the channel's slots for `workers` pushes of each block.
  */
 #ifndef RUBATO_SERVER_SHARD_H
 #define RUBATO_SERVER_SHARD_H

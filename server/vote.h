@@ -3,9 +3,8 @@
  * Every shard reports, for each of its blocks, the sum of squares of the summed gradient, and how
  * many workers are in the sum. When all have reported, the total is taken in order of block id, so
  * that the norm has the same bits for any number of shards; from it follow the clip factor of the
- * mean gradient (min(1, clip / (norm + 1e-6)), as PyTorch's clip_grad_norm_) and whether the round is
- * skipped because a value was not finite.
- * A pure state machine: no I/O, no clock.
+ * mean gradient (min(1, clip / (norm + 1e-6)), as PyTorch's clip_grad_norm_) and whether the round
+ * is skipped because a value was not finite. A pure state machine: no I/O, no clock.
  */
 #ifndef RUBATO_SERVER_VOTE_H
 #define RUBATO_SERVER_VOTE_H
@@ -49,9 +48,9 @@ struct vote_verdict {
 void vote_init(struct vote *vote, const struct plan *plan);
 void vote_free(struct vote *vote);
 
-/* OK: the round is complete, ask for the verdict. AGAIN: others are missing. STALE: of an earlier round, or
- * repeated; ignored. MISMATCH: a later round, a block or shard that does not exist, or another number
- * of contributors than the others'; ignored. */
+/* OK: the round is complete, ask for the verdict. AGAIN: others are missing. STALE: of an earlier
+ * round, or repeated; ignored. MISMATCH: a later round, a block or shard that does not exist, or
+ * another number of contributors than the others'; ignored. */
 enum status vote_add(struct vote *vote, const struct vote_report *report) WARN_UNUSED;
 
 /* The decision of the complete round; the next round is open afterwards. clip 0: off. */

@@ -1,8 +1,8 @@
 /* sim_cluster.h - a whole job in one thread and in virtual time, from one seed.
  *
- * The real coordinator, servers, sessions and trainers over the simulated network (transport/loop.h).
- * Each trainer's step takes a random virtual time, so that workers run at different paces. A failing
- * case is its seed.
+ * The real coordinator, servers, sessions and trainers over the simulated network
+ * (transport/loop.h). Each trainer's step takes a random virtual time, so that workers run at
+ * different paces. A failing case is its seed.
  */
 #ifndef RUBATO_TESTS_SIM_CLUSTER_H
 #define RUBATO_TESTS_SIM_CLUSTER_H
@@ -52,7 +52,8 @@ struct sim {
     struct sim_process workers[SIM_PROCESSES_MAX];
 };
 
-/* The node of a process in the network: servers first, then workers; the coordinator is with server 0. */
+/* The node of a process in the network: servers first, then workers; the coordinator is with server
+ * 0. */
 uint32_t sim_server_node(uint32_t server);
 uint32_t sim_worker_node(const struct sim *sim, uint32_t worker);
 
@@ -60,7 +61,8 @@ uint32_t sim_worker_node(const struct sim *sim, uint32_t worker);
 void sim_open(struct sim *sim, const struct sim_config *config);
 void sim_close(struct sim *sim);
 
-/* Everyone does what can be done now; the clock moves if nobody could. True until the job has ended for all that live. */
+/* Everyone does what can be done now; the clock moves if nobody could. True until the job has ended
+ * for all that live. */
 bool sim_step(struct sim *sim);
 
 /* sim_step() until the end. */

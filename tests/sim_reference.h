@@ -12,7 +12,8 @@
 #include "worker/model.h"
 
 /* Trains as `job` says (its workers, steps, optimizer, codecs, model, seed) on the stream -> final
- * weights as the workers hold them: weights [plan.value_count]. The plan is the job's for any number of shards. */
+ * weights as the workers hold them: weights [plan.value_count]. The plan is the job's for any
+ * number of shards. */
 void sim_reference(const struct job *job, const struct plan *plan, const struct model_shape *shape,
                    const struct data_stream *stream, float *weights);
 

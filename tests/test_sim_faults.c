@@ -1,8 +1,9 @@
 /* test_sim_faults.c - the loss of any process, in any way, at any moment, ends the job in time.
  *
- * Over seeds and modes: at a random virtual moment a worker, a server or the coordinator's server dies (its connections
- * close) or is cut off (silence). Everyone else must end within a lease and a bit with exit code 69 and a reason that
- * names the lost one; nobody hangs. A job that was over before the fault must be finished.
+ * Over seeds and modes: at a random virtual moment a worker, a server or the coordinator's server
+ * dies (its connections close) or is cut off (silence). Everyone else must end within a lease and a
+ * bit with exit code 69 and a reason that names the lost one; nobody hangs. A job that was over
+ * before the fault must be finished.
  */
 #include "base/clock.h"
 #include "base/log.h"

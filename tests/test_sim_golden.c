@@ -1,8 +1,8 @@
 /* test_sim_golden.c - servers and workers together follow PyTorch's loss curve.
  *
- * The golden job of golden_gpt2.h (AdamW, global-norm clip, both learning-rate curves, 50 steps, f32
- * both ways) through the real servers and workers: one worker with the whole batch must stay within 1e-3
- * of PyTorch's losses at every step; so must two workers that share the batch by rows.
+ * The golden job of golden_gpt2.h (AdamW, global-norm clip, both learning-rate curves, 50 steps,
+ * f32 both ways) through the real servers and workers: one worker with the whole batch must stay
+ * within 1e-3 of PyTorch's losses at every step; so must two workers that share the batch by rows.
  */
 #include "base/log.h"
 #include "tests/golden_gpt2.h"

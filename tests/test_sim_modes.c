@@ -1,8 +1,9 @@
-/* test_sim_modes.c - what ssp and async promise, over seeds with delay, reordering, duplication, loss.
+/* test_sim_modes.c - what ssp and async promise, over seeds with delay, reordering, duplication,
+ * loss.
  *
- * Every push has its turn exactly once (counted at the shards: workers x steps x blocks); in ssp:S no
- * worker is more than S + 1 computed steps ahead of the slowest, and that bound is reached with a
- * slow worker; async lets the fast ones run to the end; async and ssp with one worker equal sync
+ * Every push has its turn exactly once (counted at the shards: workers x steps x blocks); in ssp:S
+ * no worker is more than S + 1 computed steps ahead of the slowest, and that bound is reached with
+ * a slow worker; async lets the fast ones run to the end; async and ssp with one worker equal sync
  * with one worker, bit for bit.
  */
 #include "base/clock.h"

@@ -1,9 +1,9 @@
 /* test_sim_sync.c - sync training is one computation, however it is spread out.
  *
- * For W = 1, 2, 4 workers and S = 1, 2, 3 shards, with delay, reordering, duplication (and in half the
- * seeds loss) of data frames, over 225 seeds: the weights that worker 0 ends with are bit-equal to those of one
- * plain loop that adds the same W batches in rank order (sim_reference.h). The codecs and the
- * optimizer change with the seed. Every push must have had its turn exactly once.
+ * For W = 1, 2, 4 workers and S = 1, 2, 3 shards, with delay, reordering, duplication (and in half
+ * the seeds loss) of data frames, over 225 seeds: the weights that worker 0 ends with are bit-equal
+ * to those of one plain loop that adds the same W batches in rank order (sim_reference.h). The
+ * codecs and the optimizer change with the seed. Every push must have had its turn exactly once.
  */
 #include "base/clock.h"
 #include "base/log.h"

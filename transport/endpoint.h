@@ -18,8 +18,8 @@ struct endpoint {
     char net_devices[OPTION_TEXT_MAX]; /* for the data channels; "" until endpoint_choose_device */
 };
 
-/* From --listen (the coordinator) or --join. INVALID: neither or both, or malformed; DENIED: the key
- * cannot be used, or is missing where it is needed. Logged. */
+/* From --listen (the coordinator) or --join. INVALID: neither or both, or malformed; DENIED: the
+ * key cannot be used, or is missing where it is needed. Logged. */
 enum status endpoint_init(struct endpoint *endpoint, const struct job *job) WARN_UNUSED;
 
 /* A new control object with the endpoint's key. MEMORY. */

@@ -29,7 +29,8 @@ struct member_config {
     const char *host; /* where to dial; both outlive the member */
     const char *port;
     uint64_t seed; /* of the back-off's jitter */
-    bool patient;  /* waits for the job without a deadline of its own, whatever --join-timeout says */
+    bool
+        patient; /* waits for the job without a deadline of its own, whatever --join-timeout says */
 };
 
 enum member_state {

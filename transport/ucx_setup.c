@@ -9,6 +9,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -85,9 +86,15 @@ enum status ucx_setup_context(const char *net_devices, ucp_context_h *context) {
         return STATUS_DEVICE;
     }
     /* Set here, so that an exported variable cannot change what we rely on. Shared memory is left
-     * out: it does not work with the peer error mode. */
+     * out: it does not work with the peer error mode. Over TCP, UCX 1.13 must not send from the
+     * owner's memory: when the peer dies it frees the request while the socket still refers to it,
+     * and aborts ("comp->count > 0"). */
+    bool verbs = strchr(net_devices, ':') != NULL;
     const char *const settings[][2] = {
-        {"TLS", strchr(net_devices, ':') ? "ib,tcp" : "tcp"},
+        {"TLS", verbs ? "ib,tcp" : "tcp"},
+        {"ZCOPY_THRESH", verbs ? "auto" : "inf"},
+        {"TCP_TX_SEG_SIZE", "32k"},
+        {"TCP_RX_SEG_SIZE", "64k"}, /* the same for all: a longer segment than this aborts */
         {"NET_DEVICES", *net_devices ? net_devices : "all"},
         {"PROTO_ENABLE", "n"},
         {"ADDRESS_VERSION", "v1"},

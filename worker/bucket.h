@@ -1,7 +1,8 @@
 /* bucket.h - from "this tensor's gradient is final" to "this block can leave".
  *
- * A matrix may fill several blocks, and a pack holds several vectors; a block is ready when the last
- * of its tensors is. One pass of backward marks every tensor once; bucket_reset() starts the next.
+ * A matrix may fill several blocks, and a pack holds several vectors; a block is ready when the
+ * last of its tensors is. One pass of backward marks every tensor once; bucket_reset() starts the
+ * next.
  */
 #ifndef RUBATO_WORKER_BUCKET_H
 #define RUBATO_WORKER_BUCKET_H
@@ -22,8 +23,8 @@ void bucket_init(struct bucket *bucket, const struct plan *plan);
 void bucket_free(struct bucket *bucket);
 void bucket_reset(struct bucket *bucket);
 
-/* Tensor `tensor` is final -> ready [capacity >= bucket_most()] gets the blocks that are ready now; returns
- * how many. */
+/* Tensor `tensor` is final -> ready [capacity >= bucket_most()] gets the blocks that are ready now;
+ * returns how many. */
 uint64_t bucket_mark(struct bucket *bucket, uint64_t tensor, uint64_t *ready);
 
 /* The most blocks that one tensor touches. */

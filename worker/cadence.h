@@ -1,7 +1,7 @@
 /* cadence.h - what a worker does next: compute, push, wait, or finish. A pure function.
  *
- * The counterpart of the server's admission: the mode's numbers (struct discipline) and the worker's
- * own progress decide; nothing here knows of threads or networks.
+ * The counterpart of the server's admission: the mode's numbers (struct discipline) and the
+ * worker's own progress decide; nothing here knows of threads or networks.
  */
 #ifndef RUBATO_WORKER_CADENCE_H
 #define RUBATO_WORKER_CADENCE_H

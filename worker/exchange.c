@@ -160,7 +160,8 @@ static enum status send_request(struct exchange *exchange, uint64_t id) {
 static bool hand_over(struct exchange *exchange, uint64_t id, int64_t now_ns) {
     struct exchange_block *block = &exchange->blocks[id];
     if (block->lent) {
-        return true; /* the pull follows when the first weights have left: its answer overwrites them */
+        /* The pull follows when the first weights have left: its answer overwrites them. */
+        return true;
     }
     if (block->first) {
         enum status status = send_first(exchange, id);

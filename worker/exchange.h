@@ -1,11 +1,11 @@
 /* exchange.h - a worker's traffic with the shards: pushes out, weights in.
  *
- * Push and pull are one exchange: the answer to a block's push is the block's new weights, which are installed
- * in place. A block has at most one request open; each request has a ticket that its answer
- * repeats, so that a late answer to an older request is known. An encoded push stays in its buffer
- * until it is answered: what is not answered within half a lease is sent again, the same bytes.
- * A state machine without threads or waits, polled by its owner. Memory is one arena, from the plan:
- * one encoded push a block.
+ * Push and pull are one exchange: the answer to a block's push is the block's new weights, which
+ * are installed in place. A block has at most one request open; each request has a ticket that its
+ * answer repeats, so that a late answer to an older request is known. An encoded push stays in its
+ * buffer until it is answered: what is not answered within half a lease is sent again, the same
+ * bytes. A state machine without threads or waits, polled by its owner. Memory is one arena, from
+ * the plan: one encoded push a block.
  */
 #ifndef RUBATO_WORKER_EXCHANGE_H
 #define RUBATO_WORKER_EXCHANGE_H
@@ -80,11 +80,12 @@ enum status exchange_init(struct exchange *exchange,
                           const struct exchange_config *config) WARN_UNUSED;
 void exchange_free(struct exchange *exchange);
 
-/* Asks for every block; worker 0 sends its weights first when `first` is set. No request may be open. */
+/* Asks for every block; worker 0 sends its weights first when `first` is set. No request may be
+ * open. */
 void exchange_pull_all(struct exchange *exchange, bool first);
 
-/* Encodes the block's gradient (grad [block.count]; free again on return) as push `seq` and sends it. AGAIN: the
- * last push of the block has not left its buffer yet. */
+/* Encodes the block's gradient (grad [block.count]; free again on return) as push `seq` and sends
+ * it. AGAIN: the last push of the block has not left its buffer yet. */
 enum status exchange_push(struct exchange *exchange, uint64_t block, uint64_t seq,
                           const float *grad) WARN_UNUSED;
 

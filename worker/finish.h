@@ -4,11 +4,12 @@
 
 #include "worker/train.h"
 
-/* Mean loss of --eval-batches batches of the validation stream, always the same ones. The weights must be settled. */
+/* Mean loss of --eval-batches batches of the validation stream, always the same ones. The weights
+ * must be settled. */
 double finish_validate(struct trainer *trainer);
 
-/* Validates, writes model.safetensors and config.json into the run's folder, samples, and prints the result (where
- * the trainer has a report). IO, logged. */
+/* Validates, writes model.safetensors and config.json into the run's folder, samples, and prints
+ * the result (where the trainer has a report). IO, logged. */
 enum status finish_run(struct trainer *trainer) WARN_UNUSED;
 
 #endif

@@ -45,11 +45,12 @@ void report_close(struct report *report);
 /* After each step: the metrics line, and the progress line if it is due. */
 void report_step(struct report *report, const struct report_step *step);
 
-/* At the end, worker 0: validation loss, sample (bytes [sample_bytes]), files, and the result line. */
+/* At the end, worker 0: validation loss, sample (bytes [sample_bytes]), files, result line. */
 void report_result(struct report *report, const struct report_step *last, const char *sample,
                    size_t sample_bytes);
 
-/* f32 bytes of the pushed values over bytes on the wire, headers included; 1 when nothing was pushed. */
+/* f32 bytes of the pushed values over bytes on the wire, headers included; 1 when nothing was
+ * pushed. */
 double report_push_ratio(const struct exchange_counters *counters);
 
 /* Mean over answered pushes. */

@@ -9,8 +9,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* The plan's block count is bounded (PLAN_BLOCKS_MAX) but unknown when the ring is made; a trainer that
- * meets a full ring waits for the session, which never waits for the trainer. */
+/* The plan's block count is bounded (PLAN_BLOCKS_MAX) but unknown when the ring is made; a trainer
+ * that meets a full ring waits for the session, which never waits for the trainer. */
 enum { COMMAND_ITEMS = 4096, EVENT_ITEMS = 64 };
 
 enum status session_init(struct session *session, const struct session_config *config,

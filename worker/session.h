@@ -1,11 +1,11 @@
-/* session.h - a worker's communication: its membership in the job, and its exchange with the shards.
+/* session.h - a worker's communication: membership in the job, and exchange with the shards.
  *
  * The trainer (train.h) computes, the session talks; they speak by two rings, so that in a worker
  * process each has a thread (session_thread.h), while in the simulator both are polled on one.
  *   trainer -> session   READY (tensors), MEMORY (weights), PUSH, COMMIT, PULL, DONE, SAVED, LEAVE
  *   session -> trainer   ASSIGNED, PLANNED, SETTLED, DRAINED, ENDED
- * The weights belong to the session from each PUSH or PULL until SETTLED; a block's gradient from its
- * PUSH until then.
+ * The weights belong to the session from each PUSH or PULL until SETTLED; a block's gradient from
+ * its PUSH until then.
  */
 #ifndef RUBATO_WORKER_SESSION_H
 #define RUBATO_WORKER_SESSION_H

@@ -1,4 +1,4 @@
-/* session_thread.h - the thread of a worker's session: polls it, sleeps when there is nothing to do. */
+/* session_thread.h - the thread of a worker's session: polls it, sleeps when it has no work. */
 #ifndef RUBATO_WORKER_SESSION_THREAD_H
 #define RUBATO_WORKER_SESSION_THREAD_H
 

@@ -1,15 +1,16 @@
-/* train.h - a worker's training: data, model, one step after the other, and what is left at the end.
+/* train.h - a worker's training: data, model, one step after the other, and what is left in the end.
  *
- * The trainer computes and tells the session (session.h) what to send; it owns model, weights and gradient.
+ * The trainer computes and tells the session (session.h) what to send; it owns model, weights and
+ * gradient.
  *   JOINING   until the job's options are there: model shape, tensors
  *   PLANNING  until the plan is there: memory, first weights
  *   STEPPING  forward, backward; each block is pushed as soon as its gradient is final; then wait
  *             until all blocks have come back (cadence.h)
  *   DRAINING  own steps are done; until all workers' are
- *   SAVING    worker 0 fetches the final weights, then validates, writes the run's files and a sample
+ *   SAVING    worker 0 fetches the final weights, validates, writes the run's files and a sample
  *   LEAVING   until the session has ended
- * A state machine without waits of its own: trainer_poll() does what can be done, a whole step at most. The
- * result of a run depends on the options and the data alone, never on time.
+ * A state machine without waits of its own: trainer_poll() does what can be done, a whole step at
+ * most. The result of a run depends on the options and the data alone, never on time.
  */
 #ifndef RUBATO_WORKER_TRAIN_H
 #define RUBATO_WORKER_TRAIN_H
@@ -76,8 +77,8 @@ struct trainer {
     int exit_code;
 };
 
-/* Is the data long enough for the job's sequences, and every token in its vocabulary (--vocab, or the
- * format's own)? IO: too short; CORRUPT: a token is out of range. Logged. */
+/* Is the data long enough for the job's sequences, and every token in its vocabulary (--vocab, or
+ * the format's own)? IO: too short; CORRUPT: a token is out of range. Logged. */
 enum status trainer_check_data(const struct data *data, const struct data *val_data,
                                const struct job *job) WARN_UNUSED;
 
