@@ -248,7 +248,7 @@ const struct option job_table[] = {
     {"prompt", OPTION_TEXT, "", 0, 0, "", "what the generated text starts with", OF_WORKER,
      AT(prompt), NULL},
     {"progress", OPTION_TEXT, "auto", 0, 0, "",
-     "progress on the terminal: line (redrawn in place), off, or auto (line on a terminal)",
+     "progress on standard error: line (whole lines), off, or auto (one live line on a terminal)",
      OF_WORKER, AT(progress), check_progress},
 };
 

@@ -36,10 +36,12 @@ static void had_turn(struct shard *shard, struct shard_block *block, uint32_t ra
 static void step_block(struct shard *shard, struct shard_block *block, float grad_scale) {
     const struct job *job = shard->config.job;
     int64_t count = (int64_t)block->plan->count;
-    /* Where each push is an update, a round of all workers' pushes is one step of the schedule. */
-    int64_t schedule_step =
-        (int64_t)(shard->by_round ? block->version : block->version / shard->workers);
-    float lr = (float)job_learning_rate(job, schedule_step);
+    /* Where each push is an update, a round of all workers' pushes is one step of the schedule, and
+     * moves the weights as far: with SGD, lr / W each adds up to lr times the mean gradient. */
+    int64_t pushes_a_step = shard->by_round ? 1 : (int64_t)shard->workers;
+    ASSERT_OP(pushes_a_step, >, 0);
+    double rate = job_learning_rate(job, (int64_t)block->version / pushes_a_step);
+    float lr = (float)(rate / (double)pushes_a_step);
     float decay = block->plan->decay ? (float)job->weight_decay : 0.0F;
     int64_t step = (int64_t)block->version + 1;
     if (block->moment2 != NULL) {

@@ -128,11 +128,13 @@ static void take_report(struct coordinator *coordinator, const Rubato__Report *r
                                .block_count = report->n_blocks,
                                .blocks = report->blocks,
                                .sums_of_squares = report->sums_of_squares};
-    if (coordinator->phase != COORDINATOR_RUNNING ||
-        report->n_blocks != report->n_sums_of_squares) {
+    if (coordinator->phase != COORDINATOR_RUNNING) {
         return;
     }
-    enum status status = vote_add(&coordinator->vote, &vote);
+    /* Ignored, a report that does not fit would leave the round open for ever. */
+    enum status status = report->n_blocks == report->n_sums_of_squares
+                             ? vote_add(&coordinator->vote, &vote)
+                             : STATUS_MISMATCH;
     if (status == STATUS_MISMATCH) {
         coordinator_end(coordinator, "a shard's report does not fit the plan", EXIT_CODE_PROTOCOL);
     }

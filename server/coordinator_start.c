@@ -70,6 +70,25 @@ static bool agree(struct coordinator *coordinator, uint32_t connection, const Ru
     return agreed;
 }
 
+/* What a join may change of the job, kept in case there is no place for who joins. */
+struct settled {
+    struct job job;
+    struct options options;
+    struct job_agreement agreement;
+};
+
+static void keep(const struct coordinator *coordinator, struct settled *settled) {
+    *settled = (struct settled){.job = coordinator->job,
+                                .options = coordinator->options,
+                                .agreement = coordinator->agreement};
+}
+
+static void undo(struct coordinator *coordinator, const struct settled *settled) {
+    coordinator->job = settled->job;
+    coordinator->options = settled->options;
+    coordinator->agreement = settled->agreement;
+}
+
 /* Why there is no place for another peer of the role, or NULL. */
 static const char *no_place(const struct coordinator *coordinator, enum job_role role) {
     const struct membership *membership = &coordinator->membership;
@@ -135,6 +154,7 @@ static void assign(struct coordinator *coordinator, int64_t now_ns) {
 void coordinator_take_join(struct coordinator *coordinator, uint32_t connection,
                            const Rubato__Join *join, int64_t now_ns) {
     char who[64];
+    struct settled before;
     const struct job *job = &coordinator->job;
     enum job_role role = join->role == JOB_SERVER ? JOB_SERVER : JOB_WORKER;
     if (join->protocol != PROTOCOL_VERSION ||
@@ -145,6 +165,7 @@ void coordinator_take_join(struct coordinator *coordinator, uint32_t connection,
     }
     (void)snprintf(who, sizeof who, "%s on %.24s:%" PRIu64,
                    role == JOB_SERVER ? "server" : "worker", join->host, join->pid);
+    keep(coordinator, &before);
     if (!agree(coordinator, connection, join, who)) {
         return;
     }
@@ -153,6 +174,7 @@ void coordinator_take_join(struct coordinator *coordinator, uint32_t connection,
                                                       join->host, join->pid)
                                      : NULL;
     if (peer == NULL) {
+        undo(coordinator, &before);
         log_warn("refused %s: %s", who, full != NULL ? full : "too many peers");
         refuse(coordinator, connection, full != NULL ? full : "too many peers", EXIT_CODE_CREATE);
         return;

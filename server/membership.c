@@ -30,6 +30,16 @@ static const char *role_name(enum job_role role) {
     return role == JOB_SERVER ? "server" : "worker";
 }
 
+/* A departed peer's number is given again: a full set has all of them. With `count` peers, one of
+ * the numbers 0..count is free. */
+static uint32_t free_index(const struct membership *membership, enum job_role role) {
+    uint32_t index = membership_count(membership, role, PEER_JOINED);
+    while (membership_by_index(membership, role, index) != NULL) {
+        index--;
+    }
+    return index;
+}
+
 struct peer *membership_add(struct membership *membership, enum job_role role, uint32_t connection,
                             const char *host, uint64_t pid) {
     for (uint32_t i = 0; i < membership->capacity; i++) {
@@ -40,7 +50,7 @@ struct peer *membership_add(struct membership *membership, enum job_role role, u
         *peer = (struct peer){.state = PEER_JOINED,
                               .role = role,
                               .connection = connection,
-                              .index = membership_count(membership, role, PEER_JOINED)};
+                              .index = free_index(membership, role)};
         (void)snprintf(peer->name, sizeof peer->name, "%s %u (%.64s:%" PRIu64 ")", role_name(role),
                        peer->index, host, pid);
         return peer;

@@ -28,7 +28,7 @@ struct peer {
     enum peer_state state;
     enum job_role role;
     uint32_t connection;
-    uint32_t index;  /* among its role, in order of joining */
+    uint32_t index;  /* among its role: in order of joining, a departed one's first */
     uint32_t shards; /* of a server */
     uint64_t session;
     uint64_t first_shard;

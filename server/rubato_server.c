@@ -49,14 +49,29 @@ static uint64_t random_seed(void) {
     return seed;
 }
 
+/* The address of this machine that the others use -> ip. The coordinator's own member may have
+ * dialled loopback (--listen 0.0.0.0), so there the other peers' connections say it. */
+static void find_local_ip(struct server *server, char *ip, size_t bytes) {
+    struct control *control = server->listening;
+    server->dialing->ops->local_ip(server->dialing, server->service.member.connection, ip, bytes);
+    for (uint32_t i = 0; control != NULL && i < server->coordinator.membership.capacity; i++) {
+        const struct peer *peer = &server->coordinator.membership.peers[i];
+        if (!control_tcp_is_loopback(ip)) {
+            return;
+        }
+        if (peer->state != PEER_FREE) {
+            control->ops->local_ip(control, peer->connection, ip, bytes);
+        }
+    }
+}
+
 /* The interface is known once the member is connected. */
 static enum status open_channel(void *context, const struct channel_config *config,
                                 struct channel **channel) {
     struct server *server = context;
     if (server->endpoint.net_devices[0] == '\0') {
         char ip[64] = "";
-        server->dialing->ops->local_ip(server->dialing, server->service.member.connection, ip,
-                                       sizeof ip);
+        find_local_ip(server, ip, sizeof ip);
         TRY(endpoint_choose_device(&server->endpoint, &server->job, ip));
     }
     return endpoint_open_channel(&server->endpoint, config, channel);
@@ -73,8 +88,9 @@ static enum status start_coordinator(struct server *server, bool again) {
         config.join_timeout_ns = INT64_MAX; /* --stay: until the next job comes */
     }
     TRY(endpoint_open_control(&server->endpoint, &server->listening));
-    TRY(server->listening->ops->listen(server->listening, host, server->endpoint.port));
-    config.control = server->listening;
+    struct control *control = server->listening;
+    TRY(control->ops->listen(control, host, server->endpoint.port));
+    config.control = control;
     TRY(coordinator_init(&server->coordinator, &config, clock_now_ns()));
     log_info("listening at %s:%s", host, server->endpoint.port);
     return STATUS_OK;

@@ -237,7 +237,8 @@ static bool take_frame(struct shard *shard, const struct frame *frame,
             lane->ticket = frame->ticket;
             reply_due(shard, block, frame->rank);
         }
-    } else if (frame->kind == FRAME_INIT && frame->rank == 0 && sized) {
+    } else if (frame->kind == FRAME_INIT && frame->rank == 0 && sized &&
+               frame->codec == CODEC_F32) {
         take_init(shard, block, event);
     } else {
         shard->counters.corrupt++;

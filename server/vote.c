@@ -10,20 +10,40 @@
 void vote_init(struct vote *vote, const struct plan *plan) {
     *vote = (struct vote){
         .round = 1, .shard_count = plan->shard_count, .block_count = plan->block_count};
+    vote->owner = memory_zeroed((size_t)plan->block_count, sizeof(uint64_t));
+    vote->owned = memory_zeroed((size_t)plan->shard_count, sizeof(uint64_t));
     vote->has_reported = memory_zeroed((size_t)plan->shard_count, sizeof(bool));
     vote->sums_of_squares = memory_zeroed((size_t)plan->block_count, sizeof(double));
     for (uint64_t block = 0; block < plan->block_count; block++) {
-        bool *owns = &vote->has_reported[plan->blocks[block].shard];
-        vote->voters += *owns ? 0 : 1;
-        *owns = true;
+        uint64_t shard = plan->blocks[block].shard;
+        vote->owner[block] = shard;
+        vote->voters += vote->owned[shard] == 0 ? 1 : 0;
+        vote->owned[shard]++;
     }
-    memset(vote->has_reported, 0, (size_t)plan->shard_count * sizeof(bool));
 }
 
 void vote_free(struct vote *vote) {
+    free(vote->owner);
+    free(vote->owned);
     free(vote->has_reported);
     free(vote->sums_of_squares);
     *vote = (struct vote){0};
+}
+
+/* Are the report's blocks all those of its shard, each once? Without this a wrong report would
+ * leave another round's sums in the norm. */
+static bool blocks_fit(const struct vote *vote, const struct vote_report *report) {
+    if (report->block_count == 0 || report->block_count != vote->owned[report->shard]) {
+        return false;
+    }
+    for (uint64_t i = 0; i < report->block_count; i++) {
+        uint64_t block = report->blocks[i];
+        if (block >= vote->block_count || vote->owner[block] != report->shard ||
+            (i > 0 && block <= report->blocks[i - 1])) {
+            return false;
+        }
+    }
+    return true;
 }
 
 enum status vote_add(struct vote *vote, const struct vote_report *report) {
@@ -34,13 +54,9 @@ enum status vote_add(struct vote *vote, const struct vote_report *report) {
         return STATUS_STALE;
     }
     if (report->contributors == 0 ||
-        (vote->reported > 0 && report->contributors != vote->contributors)) {
+        (vote->reported > 0 && report->contributors != vote->contributors) ||
+        !blocks_fit(vote, report)) {
         return STATUS_MISMATCH;
-    }
-    for (uint64_t i = 0; i < report->block_count; i++) {
-        if (report->blocks[i] >= vote->block_count) {
-            return STATUS_MISMATCH;
-        }
     }
     for (uint64_t i = 0; i < report->block_count; i++) {
         vote->sums_of_squares[report->blocks[i]] = report->sums_of_squares[i];

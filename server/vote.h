@@ -19,6 +19,8 @@ struct vote {
     uint64_t round; /* the one that is open, from 1 */
     uint64_t shard_count;
     uint64_t block_count;
+    uint64_t *owner;         /* [block_count] the shard of each block */
+    uint64_t *owned;         /* [shard_count] how many blocks each has */
     uint64_t voters;         /* shards that own blocks */
     uint64_t reported;       /* of them, this round */
     bool *has_reported;      /* [shard_count] */
@@ -49,8 +51,8 @@ void vote_init(struct vote *vote, const struct plan *plan);
 void vote_free(struct vote *vote);
 
 /* OK: the round is complete, ask for the verdict. AGAIN: others are missing. STALE: of an earlier
- * round, or repeated; ignored. MISMATCH: a later round, a block or shard that does not exist, or
- * another number of contributors than the others'; ignored. */
+ * round, or repeated; ignored. MISMATCH: a later round, a shard that does not exist, other blocks
+ * than the shard's own, no contributors, or another number of them than the others'; ignored. */
 enum status vote_add(struct vote *vote, const struct vote_report *report) WARN_UNUSED;
 
 /* The decision of the complete round; the next round is open afterwards. clip 0: off. */

@@ -2,8 +2,8 @@
  * answered; and that each mode's text gives the numbers that those decisions are made of.
  *
  * The table of pushes has a row for each way in which session and seq can relate to what the shard
- * knows. A second case lets a shard's record live: over every history of up to three repetitions,
- * each push has its turn exactly once and in order.
+ * knows. A second case lets a shard's record live through random histories: each push must have its
+ * turn exactly once and in order.
  */
 #include "base/random.h"
 #include "server/admission.h"
@@ -49,7 +49,7 @@ static void test_pushes(void) {
     }
 }
 
-/* Ten pushes, each repeated at random moments, forwards and backwards: the turns are 1, 2, ... 10. */
+/* Pushes come at random moments, again and ahead of their turn: the turns are 1, 2, ... 10. */
 static void test_each_has_its_turn_once(void) {
     for (uint64_t seed = 0; seed < 200; seed++) {
         struct random_stream random;
@@ -62,7 +62,7 @@ static void test_each_has_its_turn_once(void) {
             CHECK_INT(admission == ADMISSION_NEW, seq == turns + 1 && record.held_seq == 0);
             CHECK_INT(admission == ADMISSION_APPLIED, seq <= turns);
             CHECK_INT(admission == ADMISSION_HELD, seq == turns + 1 && record.held_seq != 0);
-            CHECK_INT(admission == ADMISSION_BREACH, seq == turns + 2);
+            CHECK_INT(admission == ADMISSION_BREACH, seq >= turns + 2);
             if (admission == ADMISSION_NEW) {
                 record.held_seq = seq;
             }

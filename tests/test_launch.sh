@@ -16,6 +16,7 @@ cleanup() {
 trap cleanup EXIT
 set -m # so that SIGINT is not ignored by what runs in the background
 case_name=none
+echo text >"$work/corpus.txt"
 
 fail() {
     echo "test_launch.sh: $case_name: $*" >&2
@@ -70,11 +71,12 @@ $2
 PROGRAM
     chmod +x "$work/bin/rubato-$1"
 }
-launch() {
-    "$rubato" launch --bin "$work/bin" --data corpus.txt "$@" >"$work/out" 2>"$work/err"
+launch() { # one that hangs is a failure, 124
+    timeout --foreground 60 "$rubato" launch --bin "$work/bin" --data "$work/corpus.txt" "$@" \
+        >"$work/out" 2>"$work/err"
 }
 launch_behind() {
-    "$rubato" launch --bin "$work/bin" --data corpus.txt "$@" >"$work/out" 2>"$work/err" &
+    "$rubato" launch --bin "$work/bin" --data "$work/corpus.txt" "$@" >"$work/out" 2>"$work/err" &
     launcher=$!
 }
 until_done='while [ ! -e $dir/done ]; do sleep 0.05; done'
@@ -104,7 +106,7 @@ for args in "$work"/case/server-*/args; do
     ! grep -q -e '--data' "$args" || fail "a server was given --data"
 done
 for args in "$work"/case/worker-*/args; do
-    for flag in --data=corpus.txt --progress=line '--prompt=--odd text'; do
+    for flag in "--data=$work/corpus.txt" --progress=line '--prompt=--odd text'; do
         grep -qFx -e "$flag" "$args" || fail "a worker lacks $flag"
     done
     grep -q -e '^--threads=[1-9]' "$args" || fail "a worker lacks --threads"
@@ -140,7 +142,8 @@ if command -v script >/dev/null; then
     play server 'exit 0'
     play worker 'echo "step 1/2" >&2; sleep 0.2; echo "noise" >&2; sleep 0.2; echo "step 2/2" >&2
         sleep 0.2; echo "result: x"'
-    script -qec "$rubato launch --bin $work/bin --data corpus.txt" /dev/null >"$work/out" </dev/null
+    command="$rubato launch --bin $work/bin --data $work/corpus.txt"
+    script -qec "$command" /dev/null >"$work/out" </dev/null
     expect_code $? 0
     erase=$(printf '\r\033[K')
     expect_in out "${erase}[worker 0] noise"
@@ -185,7 +188,16 @@ expect_in err "worker 0 failed first: signal 11"
 expect_in err "server 0 has not ended by itself"
 expect_none_left
 
-begin "servers that outlast the workers are stopped"
+begin "a stopped process is woken to hear that it must end"
+play server "trap 'exit 0' TERM; sleep 1000 & wait"
+play worker 'if [ $n -eq 1 ]; then exit 65; fi
+    trap "touch $dir/heard; exit 0" TERM; kill -STOP $$; while :; do sleep 0.1; done'
+launch --workers 2 --lease 0.5
+expect_code $? 65
+[ -e "$work/case/heard" ] || fail "the stopped worker did not hear SIGTERM"
+expect_none_left
+
+begin "servers that outlast the workers are ended"
 play server 'sleep 1000'
 play worker 'exit 0'
 launch --lease 0.5
@@ -230,7 +242,7 @@ wait_for all_gone
 
 begin "another port when the coordinator's is taken"
 play server 'if mkdir "$dir/taken" 2>/dev/null; then exit 73; fi; '"$until_done"
-play worker 'if [ $n -ge 1 ]; then touch $dir/done; exit 0; fi; exec sleep 1000'
+play worker 'while [ ! -d "$dir/server-1" ]; do sleep 0.05; done; touch "$dir/done"'
 launch
 expect_code $? 0
 [ "$(cat "$work"/case/server-?/args | grep -e --listen | sort -u | wc -l)" -eq 2 ] ||
@@ -294,7 +306,9 @@ refused 2 "unknown command 'xyzzyplugh'" xyzzyplugh
 refused 2 "usage: rubato"
 refused 2 "did you mean --workers" launch --worker 2
 refused 2 "--data" launch --workers 2
-refused 2 "no program rubato-server" launch --data x --bin "$work/nowhere"
+refused 66 "--data" launch --data "$work/nowhere"
+refused 66 "--val-data" launch --data "$work/corpus.txt" --val-data "$work/nowhere"
+refused 2 "no program rubato-server" launch --data "$work/corpus.txt" --bin "$work/nowhere"
 refused 2 "keygen" keygen
 refused 2 "no arguments" options --all
 "$rubato" keygen "$work/key" >"$work/out" 2>"$work/err"

@@ -249,6 +249,13 @@ static bool programs_found(const struct launch *launch) {
     return found;
 }
 
+/* Found here at once, rather than by workers while the servers wait for them. */
+static bool data_readable(const char *flag, const char *path) {
+    if (!path[0] || access(path, R_OK) == 0) return true;
+    log_error("%s '%s': %s", flag, path, strerror(errno));
+    return false;
+}
+
 /* A child's pipes must not land on the numbers 0 to 2. */
 static void open_standard_files(void) {
     int fd;
@@ -272,6 +279,9 @@ static int launch_checked(struct launch *launch, int argc, char **argv) {
     if (!job->data[0]) {
         log_error("--data is missing: give the file to train on");
         return EXIT_CODE_USAGE;
+    }
+    if (!data_readable("--data", job->data) || !data_readable("--val-data", job->val_data)) {
+        return EXIT_CODE_NO_INPUT;
     }
     if (!programs_found(launch)) return EXIT_CODE_USAGE;
     launch->threads = job->threads;

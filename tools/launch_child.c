@@ -108,7 +108,7 @@ enum status launch_child_start(struct launch_child *child, const struct launch_c
     int out[2], err[2];
     child->role = role;
     child->index = index;
-    child->pid = 0;
+    child->running = false;
     child->out.fd = child->err.fd = -1;
     if (!pipe_open(out)) {
         log_error("cannot open a pipe: %s", strerror(errno));
@@ -129,6 +129,7 @@ enum status launch_child_start(struct launch_child *child, const struct launch_c
     close(out[1]);
     close(err[1]);
     child->pid = pid;
+    child->running = true;
     stream_init(&child->out, child, out[0], true);
     stream_init(&child->err, child, err[0], false);
     return STATUS_OK;
@@ -143,17 +144,18 @@ close_out:
 }
 
 void launch_child_signal(const struct launch_child *child, int signal_number) {
-    if (child->pid <= 0) return;
+    if (!child->running) return;
     if (kill(-child->pid, signal_number) != 0) kill(child->pid, signal_number);
+    kill(-child->pid, SIGCONT); // a stopped process takes no signal but SIGKILL
 }
 
 bool launch_child_reap(struct launch_child *child) {
-    if (child->pid <= 0) return false;
+    if (!child->running) return false;
     pid_t pid;
     while ((pid = waitpid(child->pid, &child->wait_status, WNOHANG)) < 0 && errno == EINTR) {
     }
     if (pid != child->pid) return false;
-    child->pid = 0;
+    child->running = false;
     return true;
 }
 

@@ -28,7 +28,8 @@ struct launch_command {
 struct launch_child {
     enum job_role role;
     int64_t index; /* as launched: a worker's rank may be another */
-    pid_t pid;     /* 0: not started, or reaped */
+    pid_t pid;     /* also after its end: logs of the job name it */
+    bool running;  /* started, and not reaped */
     int wait_status;
     struct launch_stream out, err;
 };

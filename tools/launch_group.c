@@ -118,7 +118,8 @@ static void take_failure(struct launch_group *group, int64_t index, int64_t now_
     }
     char how[128];
     launch_child_describe(child, how, sizeof how);
-    launch_output_note(&group->output, "%s ended: %s%s", child->err.name, how,
+    launch_output_note(&group->output, "%s (pid %lld) ended: %s%s", child->err.name,
+                       (long long)child->pid, how,
                        group->alive > 0 ? "; waiting for the others" : "");
     if (group->phase == LAUNCH_RUNNING) {
         enter(group, LAUNCH_GRACE, now_ns + group->config.grace_ns);
@@ -137,7 +138,7 @@ static void take_end(struct launch_group *group, int64_t index, int64_t now_ns) 
 
 static bool workers_alive(const struct launch_group *group) {
     for (int64_t i = group->config.servers; i < group->count; i++) {
-        if (group->children[i].pid > 0) return true;
+        if (group->children[i].running) return true;
     }
     return false;
 }
@@ -159,7 +160,7 @@ static void reap_all(struct launch_group *group, int64_t now_ns) {
 
 static void name_the_living(struct launch_group *group) {
     for (int64_t i = 0; i < group->count; i++) {
-        if (group->children[i].pid <= 0) continue;
+        if (!group->children[i].running) continue;
         launch_output_note(&group->output, "%s has not ended by itself: stopping it",
                            group->children[i].err.name);
     }

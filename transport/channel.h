@@ -29,7 +29,8 @@ struct channel; /* each kind embeds it first */
 enum channel_event_kind {
     CHANNEL_RECEIVED, /* slot, header, payload */
     CHANNEL_SENT, /* cookie, peer: the buffers are the owner's again; status says whether it left */
-    CHANNEL_PEER_LOST /* peer: sends to it fail from now on; the control channel says what it means */
+    /* peer: sends to it fail from now on; what it means, the control channel says. */
+    CHANNEL_PEER_LOST
 };
 
 struct channel_event {

@@ -336,7 +336,7 @@ static void fill_slots(struct ucx *ucx) {
         ucx->waiting_eager--;
         slot->held = waiting->data;
         slot->payload = waiting->data ? waiting->data : slot->memory;
-        if ((uintptr_t)slot->payload % MEMORY_ALIGN != 0) {
+        if (waiting->data && (uintptr_t)waiting->data % MEMORY_ALIGN != 0) {
             /* Codecs read values in place, so a payload must be aligned as a slot is. */
             memcpy(slot->memory, waiting->data, waiting->payload_bytes);
             slot->payload = slot->memory;

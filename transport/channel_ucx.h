@@ -2,8 +2,8 @@
  *
  * One UCP context and one worker a channel, driven by its owner's thread. Endpoints are made from
  * worker addresses that came over the control channel; there is no ucp_listener (512 zero bytes
- * from a stranger abort a process that has one, UCX 1.13). Everything UCX is told goes through its
- * configuration calls, so that exported UCX_* variables are not needed.
+ * from a stranger abort a process that has one, UCX 1.13). What UCX must be told is set here, over
+ * any exported UCX_* variable.
  * Payloads over a threshold come by rendezvous straight into a slot; shorter ones come eagerly,
  * into memory of UCX that stands in for the slot. A message that finds all slots taken waits: a
  * rendezvous at its sender, an eager one in a bounded queue; when that is nearly full the channel
@@ -22,7 +22,8 @@
 enum status channel_ucx_open(struct channel **channel, const struct channel_config *config,
                              const char *net_devices) WARN_UNUSED;
 
-/* Once a process, before the first open: UCX's signal handlers off, its log silent. */
+/* Once a process, before its threads start and before the first open: UCX's signal handlers off,
+ * its log silent, its TCP segments sized (by setenv). */
 void channel_ucx_setup(void);
 
 /* The interface that has this numeric IP address -> name; "" when none has. */

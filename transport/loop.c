@@ -95,6 +95,7 @@ int64_t loop_delay_ns(struct loop *loop) {
 /* ---- data: what is delivered ---- */
 
 static void drop_reference(struct loop_message *message) {
+    ASSERT_OP(message->references, >, 0);
     if (--message->references == 0) free(message);
 }
 

@@ -31,13 +31,17 @@ void exchange_channel_config(const struct job *job, const struct plan *plan,
 
 enum status exchange_init(struct exchange *exchange, const struct exchange_config *config) {
     const struct plan *plan = config->plan;
+    struct discipline discipline;
+    TRY(job_discipline(config->job->mode, &discipline));
     *exchange = (struct exchange){.config = *config,
+                                  .commits = cadence_commits(&discipline),
                                   .push = codec_find(config->job->push),
                                   .pull = codec_find(config->job->pull),
                                   .resend_ns = job_lease_ns(config->job) / 2};
     ASSERT(exchange->push != NULL && exchange->pull != NULL);
     size_t bytes = arena_need((size_t)plan->block_count * sizeof(struct exchange_block)) +
-                   arena_need((size_t)plan->shard_count * sizeof(bool));
+                   arena_need((size_t)plan->shard_count * sizeof(bool)) +
+                   arena_need((size_t)plan->largest_block * sizeof(float));
     for (uint64_t id = 0; id < plan->block_count; id++) {
         bytes += arena_need(exchange->push->bound((size_t)plan->blocks[id].count));
     }
@@ -45,6 +49,7 @@ enum status exchange_init(struct exchange *exchange, const struct exchange_confi
     exchange->blocks =
         arena_take(&exchange->arena, (size_t)plan->block_count * sizeof(struct exchange_block));
     exchange->commit_due = arena_take(&exchange->arena, (size_t)plan->shard_count * sizeof(bool));
+    exchange->decoded = arena_take(&exchange->arena, (size_t)plan->largest_block * sizeof(float));
     for (uint64_t id = 0; id < plan->block_count; id++) {
         exchange->blocks[id].wire =
             arena_take(&exchange->arena, exchange->push->bound((size_t)plan->blocks[id].count));
@@ -75,6 +80,15 @@ void exchange_pull_all(struct exchange *exchange, bool first) {
     }
 }
 
+/* Of what the shard will apply: the codec may have made an infinity of a finite value, and then the
+ * commit must say so. */
+static double sum_on_the_wire(struct exchange *exchange, const struct exchange_block *block,
+                              size_t count) {
+    ASSERT(exchange->push->decode(block->wire, block->wire_bytes, exchange->decoded, count) ==
+           STATUS_OK);
+    return optimizer_sum_of_squares(exchange->decoded, (int64_t)count);
+}
+
 enum status exchange_push(struct exchange *exchange, uint64_t id, uint64_t seq, const float *grad) {
     struct exchange_block *block = &exchange->blocks[id];
     size_t count = (size_t)exchange->config.plan->blocks[id].count;
@@ -86,7 +100,9 @@ enum status exchange_push(struct exchange *exchange, uint64_t id, uint64_t seq, 
         ASSERT(!"the buffer was sized by bound()");
     }
     block->wire_xxh3 = checksum_xxh3(block->wire, block->wire_bytes);
-    block->sum_of_squares = optimizer_sum_of_squares(grad, (int64_t)count);
+    if (exchange->commits) {
+        block->sum_of_squares = sum_on_the_wire(exchange, block, count);
+    }
     block->seq = seq;
     open_request(exchange, block, FRAME_PUSH);
     exchange->counters.pushed_values += count;
@@ -278,8 +294,8 @@ static void take_received(struct exchange *exchange, const struct channel_event 
         return;
     }
     if (frame.kind != FRAME_WEIGHTS || frame.job != exchange->config.job_id ||
-        frame.session != exchange->config.session ||
-        frame.block >= exchange->config.plan->block_count) {
+        frame.epoch != exchange->config.epoch || frame.session != exchange->config.session ||
+        frame.rank != exchange->config.rank || frame.block >= exchange->config.plan->block_count) {
         exchange->counters.ignored++;
         return;
     }

@@ -33,7 +33,7 @@ struct exchange_block {
     uint8_t *wire;        /* the encoded push */
     size_t wire_bytes;
     uint64_t wire_xxh3;
-    double sum_of_squares; /* of the last gradient */
+    double sum_of_squares; /* of the last gradient, as the wire holds it */
 };
 
 struct exchange_counters {
@@ -58,6 +58,8 @@ struct exchange_config {
 struct exchange {
     struct exchange_config config;
     const struct codec *push, *pull;
+    bool commits;                  /* pushes are followed by a commit, which needs their norm */
+    float *decoded;                /* [plan.largest_block] one block, while its norm is taken */
     struct exchange_block *blocks; /* [plan.block_count] */
     uint64_t open;                 /* requests that are not answered */
     uint64_t unsent;               /* requests that wait for the channel */
@@ -84,9 +86,9 @@ void exchange_free(struct exchange *exchange);
  * open. */
 void exchange_pull_all(struct exchange *exchange, bool first);
 
-/* Encodes the block's gradient (grad [block.count]; free again on return) as push `seq` and sends
+/* Encodes block `id`'s gradient (grad [block.count]; free again on return) as push `seq` and sends
  * it. AGAIN: the last push of the block has not left its buffer yet. */
-enum status exchange_push(struct exchange *exchange, uint64_t block, uint64_t seq,
+enum status exchange_push(struct exchange *exchange, uint64_t id, uint64_t seq,
                           const float *grad) WARN_UNUSED;
 
 /* All blocks of push `seq` are handed over: tells every shard the gradient's sum of squares. */

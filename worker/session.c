@@ -146,7 +146,7 @@ static enum status send_progress(struct session *session, bool saved) {
     return member_send(&session->member, &message);
 }
 
-static enum status start_exchange(struct session *session, float *weights) {
+static enum status start_exchange(struct session *session, const struct session_command *command) {
     struct exchange_config config = {.job = session->job,
                                      .plan = &session->plan,
                                      .channel = session->channel,
@@ -154,7 +154,7 @@ static enum status start_exchange(struct session *session, float *weights) {
                                      .epoch = session->member.epoch,
                                      .session = session->member.session,
                                      .rank = session->member.index,
-                                     .weights = weights};
+                                     .weights = command->weights};
     struct discipline discipline;
     TRY(job_discipline(session->job->mode, &discipline));
     TRY(exchange_init(&session->exchange, &config));
@@ -169,7 +169,7 @@ static enum status carry_out(struct session *session, const struct session_comma
     case SESSION_READY:
         return send_ready(session, command);
     case SESSION_MEMORY:
-        return start_exchange(session, command->weights);
+        return start_exchange(session, command);
     case SESSION_PULL:
         if (!session->going) {
             return STATUS_AGAIN;

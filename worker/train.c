@@ -62,7 +62,7 @@ void trainer_free(struct trainer *trainer) {
 
 /* To the session; waits while its ring is full, which the session empties in any state. */
 static void tell(struct trainer *trainer, const struct session_command *command) {
-    const struct timespec pause = {.tv_nsec = 50 * 1000};
+    const struct timespec pause = {.tv_nsec = 50000};
     while (ring_push(&trainer->config.session->commands, command) != STATUS_OK) {
         ASSERT(trainer->config.wake != NULL);
         wake_signal(trainer->config.wake);
@@ -88,10 +88,14 @@ static void take_assigned(struct trainer *trainer, const struct session_event *e
     char why[256];
     trainer->rank = event->rank;
     trainer->vocab = job->vocab != 0 ? job->vocab : data_default_vocab(trainer->config.data);
-    if (trainer_check_data(trainer->config.data, trainer->config.val_data, job) != STATUS_OK ||
-        open_streams(trainer->config.data, trainer->config.val_data, job, &trainer->train,
-                     &trainer->val) != STATUS_OK) {
-        fail(trainer, "its data does not fit the job's --vocab or --seq-len", EXIT_CODE_DATA);
+    enum status status = trainer_check_data(trainer->config.data, trainer->config.val_data, job);
+    if (status == STATUS_OK) {
+        status = open_streams(trainer->config.data, trainer->config.val_data, job, &trainer->train,
+                              &trainer->val);
+    }
+    if (status != STATUS_OK) {
+        fail(trainer, "its data does not fit the job's --vocab or --seq-len",
+             status == STATUS_IO ? EXIT_CODE_NO_INPUT : EXIT_CODE_DATA);
         return;
     }
     if (model_shape_parse(job->model, trainer->vocab, job->seq_len, &trainer->shape, why,
@@ -200,15 +204,25 @@ static void compute_step(struct trainer *trainer) {
                  (uint64_t)(trainer->steps_done * job->batch * job->seq_len));
 }
 
+/* What all workers have read so far. Where they step together it is known; else their Beats tell,
+ * a little late. */
+static uint64_t tokens_of_all(const struct trainer *trainer) {
+    const struct job *job = trainer->job;
+    uint64_t own = (uint64_t)(trainer->steps_done * job->batch * job->seq_len);
+    uint64_t told = atomic_load(&trainer->config.session->job_tokens);
+    if (!trainer->config.session->commits) {
+        return own * (uint64_t)job->workers;
+    }
+    return told > own ? told : own;
+}
+
 /* The weights are back: the step is over. */
 static void close_step(struct trainer *trainer, const struct session_event *event) {
     const struct job *job = trainer->job;
     struct report_step *step = &trainer->step;
     step->wait_ns = clock_now_ns() - step->start_ns - step->forward_ns - step->backward_ns;
     step->counters = event->counters;
-    uint64_t own = (uint64_t)(trainer->steps_done * job->batch * job->seq_len);
-    uint64_t all = atomic_load(&trainer->config.session->job_tokens);
-    step->job_tokens = all > own ? all : own;
+    step->job_tokens = tokens_of_all(trainer);
     if (trainer->config.loss != NULL) {
         trainer->config.loss(trainer->config.loss_context, step->step, step->loss);
     }

@@ -1,4 +1,4 @@
-/* train.h - a worker's training: data, model, one step after the other, and what is left in the end.
+/* train.h - a worker's training: data, model, one step after the other, and what is left.
  *
  * The trainer computes and tells the session (session.h) what to send; it owns model, weights and
  * gradient.

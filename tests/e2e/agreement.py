@@ -21,7 +21,8 @@ def conflict(cluster, option, one, other):
     worker = cluster.worker(f"--{option}", other)
     expect_refused([coordinator, worker], option, one, other)
     for process in (coordinator, worker):
-        process.expect_line(rf"{one} \(the coordinator\) is not {other} \(worker on .*:{worker.pid}\)")
+        process.expect_line(
+            rf"{one} \(the coordinator\) is not {other} \(worker on .*:{worker.pid}\)")
 
 
 def conflict_lr(cluster):
@@ -61,7 +62,7 @@ def conflict_of_workers(cluster):
 
 
 def conflict_of_servers(cluster):
-    """--optimizer adamw at the coordinator, sgd at a server, and two options at once: a line each"""
+    """--optimizer adamw at the coordinator, sgd at a server; two options at once: a line each"""
     coordinator = cluster.coordinator("--optimizer", "adamw", "--clip", 1, workers=1)
     server = cluster.server("--optimizer", "sgd", "--clip", "0.5")
     expect_refused([coordinator, server], "optimizer", "adamw", "sgd")
@@ -79,7 +80,7 @@ def same_value(cluster):
 
 def newcomers(cluster):
     """to a job that runs: a worker with another --lr (78), one that is one too many (73), a server
-    too many (73) and one with another --seq-len (78) are turned away, and the job finishes with 0"""
+    too many (73), one with another --seq-len (78) are turned away, and the job finishes with 0"""
     servers, workers = cluster.start_job(*TINY, "--steps", 300, "--lr", "0.001", "--lease", 60)
     cluster.wait_steps(3)
     # The job must outlast the newcomers on a machine of any speed: one worker pauses, less than a

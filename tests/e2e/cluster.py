@@ -1,4 +1,4 @@
-"""Real processes of a job for the end-to-end tests: start, wait with a deadline, read what they say.
+"""Real processes of a job for the end-to-end tests: start, wait with a deadline, read their logs.
 
 A test is a list of functions case(cluster), whose docstrings say what they prove; main() prints
 these, runs the cases, and exits with 1 if one failed, after all that its processes have printed.
@@ -30,7 +30,7 @@ PATIENCE_S = 90.0  # for what has no promised deadline: then something hangs
 TINY = ["--model", "gpt2:1x16x2", "--seq-len", "16", "--batch", "2", "--block-values", "300"]
 TINY_JOB = TINY + ["--steps", "5"]
 
-# A promised deadline of a sanitizer's build is the same, but its programs take longer to get there.
+# What the user's shell says must not change a test.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("RUBATO_")}
 ENVIRONMENT["OMP_WAIT_POLICY"] = "passive"
 

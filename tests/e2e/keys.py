@@ -70,7 +70,7 @@ def key_missing_at_worker(cluster):
     """a worker without a key at a coordinator that has one ends with 77, and the job goes on"""
     key = make_key(cluster, "job.key")
     coordinator = cluster.coordinator(*TINY_JOB, "--key-file", key, servers=1, workers=1)
-    coordinator.wait_line("waiting for 1 of 1 workers", PATIENCE_S)
+    coordinator.wait_line("waiting for 1 of 1 worker", PATIENCE_S)
     expect_denied(cluster.worker(name="intruder"), f"coordinator {cluster.address}: .*key")
     worker = cluster.worker("--key-file", key)
     for process in (coordinator, worker):
@@ -81,7 +81,7 @@ def key_missing_at_coordinator(cluster):
     """a worker with a key at a coordinator that has none ends with 77: it does not fall back"""
     key = make_key(cluster, "job.key")
     coordinator = cluster.coordinator(*TINY_JOB, servers=1, workers=1)
-    coordinator.wait_line("waiting for 1 of 1 workers", PATIENCE_S)
+    coordinator.wait_line("waiting for 1 of 1 worker", PATIENCE_S)
     expect_denied(cluster.worker("--key-file", key), f"coordinator {cluster.address}: .*key")
     expect(coordinator.running(), "the coordinator has ended")
 

@@ -46,7 +46,7 @@ def all_orders(cluster):
 
 
 def late_coordinator(cluster):
-    """three processes that have waited for 2.5 s, longer than the first dials, still come together"""
+    """three processes that have waited for 2.5 s, longer than the first dials, come together"""
     cluster.worker(name="worker 0")
     cluster.worker(name="worker 1")
     cluster.server()

@@ -10,16 +10,16 @@ from cluster import PATIENCE_S, SLACK_S, TINY, TINY_JOB, expect, expect_equal, m
 PROMPT_S = 5 + SLACK_S  # before any peer is waited for
 
 
-def expect_error(cluster, process, code, *patterns, files=None):
-    """One error line that matches all patterns; the case's folder holds what it held before."""
+def expect_error(cluster, process, code, *patterns):
+    """One error line, which matches all patterns; nothing but the two logs is written."""
     process.wait_exit(code, PROMPT_S)
     errors = process.lines("error")
-    expect_equal(len(errors), 1, f"error lines of {process.arguments}")
+    expect_equal(len(errors), 1, f"error lines of {process.name}")
     for pattern in patterns:
         process.expect_line(rf" error .*{pattern}")
     expect_equal(process.out(), "", "standard output")
-    expect(not os.path.exists(cluster.run_dir), "a run folder was written")
-    del files
+    for folder in (cluster.run_dir, cluster.path("runs")):
+        expect(not os.path.exists(folder), f"{folder} was written")
 
 
 def tokens_file(cluster, name, tokens, count=None):
@@ -81,7 +81,7 @@ def data_too_short(cluster):
 
 
 def token_beyond_vocabulary(cluster):
-    """llm.c tokens: one of 50257, not below the vocabulary, is named with file, byte and value: 65"""
+    """llm.c tokens: one of 50257, not below the vocabulary, is named by file, byte, value: 65"""
     path = tokens_file(cluster, "tokens.bin", [7] * 5000 + [50257] + [7] * 500)
     worker = cluster.worker("--seq-len", 16, data=path)
     expect_error(cluster, worker, 65, path, "token 50257", f"byte {1024 + 2 * 5000}", "50257$")
@@ -127,7 +127,7 @@ def bad_values(cluster):
     expect_error(cluster, cluster.worker(environment={"RUBATO_STEPS": "many"}), 2, "RUBATO_STEPS",
                  "many")
     config = cluster.write("job.conf", b"lr = 0.001\nstep = 5\n")
-    expect_error(cluster, cluster.worker("--config", config), 2, f"{config}:2", "step")
+    expect_error(cluster, cluster.worker("--config", config), 2, f"{config}, line 2", "--steps")
 
 
 def missing_options(cluster):
@@ -143,29 +143,37 @@ def missing_options(cluster):
 
 
 def run_folder_cannot_be_made(cluster):
-    """--run-dir below a file: the worker ends with 73 and names the folder; the others end, too, and
-    name the worker"""
+    """--run-dir below a file: the worker ends with 73 and names what is in the way; the others end,
+    too, and name the worker"""
     folder = cluster.data + "/run"
     coordinator = cluster.coordinator(*TINY_JOB, servers=1, workers=1)
     worker = cluster.worker("--run-dir", folder)
     worker.wait_exit(73, PROMPT_S)
-    worker.expect_line(rf" error .*{folder}")
+    worker.expect_line(rf" error .*{cluster.data}")
     coordinator.wait_exit(69, PROMPT_S)
     coordinator.expect_line(r" error .*worker 0 .*run's folder")
 
 
 def data_does_not_fit_the_job(cluster):
     """a file that is too short for the --seq-len that only the coordinator was given: the worker
-    ends with 66 and the lengths, the coordinator names it"""
+    ends with 66 and the lengths, the coordinator with 69 and the worker's name"""
     short = cluster.write("short.txt", seeded_text(1000))
     coordinator = cluster.coordinator(*TINY, "--seq-len", 600, servers=1, workers=1)
-    worker = cluster.worker("--seq-len", 600, data=short)
-    worker.wait_exit(0, PROMPT_S) if False else None
-    worker.popen.wait(PROMPT_S)
-    del coordinator
+    expect_error(cluster, cluster.worker(data=short), 66, short, "600")
+    coordinator.wait_exit(69, PROMPT_S)
+    coordinator.expect_line(r" error .*worker 0 .*its data does not fit")
+
+
+def model_is_none(cluster):
+    """a --model that has a possible name but does not exist: the worker ends with 2 and names it"""
+    coordinator = cluster.coordinator("--model", "gpt2:huge", servers=1, workers=1)
+    expect_error(cluster, cluster.worker(), 2, "--model gpt2:huge")
+    coordinator.wait_exit(69, PROMPT_S)
+    coordinator.expect_line(r" error .*worker 0 ")
 
 
 if __name__ == "__main__":
     main(__doc__, [port_in_use, port_of_a_job, address_of_nobody, data_unreadable, data_forbidden,
                    data_too_short, token_beyond_vocabulary, damaged_tokens, unknown_flags,
-                   bad_values, missing_options, run_folder_cannot_be_made], parallel=3)
+                   bad_values, missing_options, run_folder_cannot_be_made,
+                   data_does_not_fit_the_job, model_is_none], parallel=3)

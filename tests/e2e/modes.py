@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Proves that each mode with each push codec trains to the end and leaves sound files, that a run
+can be repeated bit for bit from its own options.conf, that sync does not depend on how the servers
+are cut, and that servers with --stay serve job after job."""
+import json
+import math
+import os
+import re
+import signal
+import time
+
+from cluster import (PATIENCE_S, SLACK_S, TINY, expect, expect_equal, main, read_metrics,
+                     read_safetensors)
+
+STEPS = 60
+WORKERS = 2
+LR, LR_MIN_RATIO, WARMUP = 0.01, 0.1, 20
+JOB = [*TINY, "--steps", STEPS, "--lr", LR]
+KEYS = {"schema", "step", "seconds", "loss", "val_loss", "lr", "tokens", "tok_s", "ms",
+        "push_bytes", "pull_bytes", "push_ratio", "staleness", "resent"}
+# f32 bytes over bytes on the wire: frame headers cost something in blocks of 300 values.
+PUSH_RATIOS = {"none": (0.8, 1), "bf16": (1.5, 2), "int8": (2.4, 4)}
+CHANNELS, VOCAB, LENGTH = 16, 256, 16
+VALUES = (VOCAB + LENGTH) * CHANNELS + 12 * CHANNELS**2 + 13 * CHANNELS + 2 * CHANNELS
+
+
+def learning_rate(step):
+    """Linear warm-up, then a cosine down to LR x LR_MIN_RATIO. Steps count from 0."""
+    if step < WARMUP:
+        return LR * (step + 1) / WARMUP
+    progress = (step - WARMUP) / (STEPS - WARMUP)
+    least = LR * LR_MIN_RATIO
+    return least + 0.5 * (LR - least) * (1 + math.cos(math.pi * progress))
+
+
+def check_metrics(path, mode, push):
+    steps = read_metrics(path)
+    expect_equal([step["step"] for step in steps], list(range(1, STEPS + 1)), f"steps in {path}")
+    for before, step in zip([None] + steps, steps):
+        expect_equal(set(step), KEYS, "keys of a step")
+        expect_equal(step["schema"], "rubato.step/1", "schema")
+        expect_equal(set(step["ms"]), {"forward", "backward", "wait"}, "keys of ms")
+        wanted = learning_rate(step["step"] - 1)
+        expect(math.isclose(step["lr"], wanted, rel_tol=1e-5), f"lr {step['lr']}, not {wanted}")
+        expect(0 < step["loss"] < 8, f"loss {step['loss']} of step {step['step']}")
+        least = PUSH_RATIOS[push][0]
+        expect(least < step["push_ratio"] < PUSH_RATIOS[push][1], f"ratio {step['push_ratio']}")
+        expect(step["push_bytes"] > 0 and step["pull_bytes"] > 0, "no bytes moved")
+        expect(step["tokens"] >= step["step"] * 2 * LENGTH, f"tokens {step['tokens']}")
+        expect(step["tokens"] <= STEPS * WORKERS * 2 * LENGTH, f"tokens {step['tokens']}")
+        if mode == "sync":
+            expect_equal(step["staleness"], 0, "staleness in sync mode")
+        expect(step["staleness"] >= 0, f"staleness {step['staleness']}")
+        if before is not None:
+            expect(step["tokens"] >= before["tokens"], "tokens run backwards")
+            expect(step["seconds"] >= before["seconds"], "time runs backwards")
+    # From ln 256 = 5.545 nats a token; the text has 26 letters and spaces.
+    expect(abs(steps[0]["loss"] - math.log(VOCAB)) < 0.3, f"first loss {steps[0]['loss']}")
+    expect(steps[-1]["loss"] < 4.5, f"last loss {steps[-1]['loss']}: nothing was learned")
+    return steps
+
+
+def check_model(cluster):
+    tensors = read_safetensors(cluster.model_bytes())
+    expect_equal(sum(len(values) for _, values in tensors.values()), VALUES, "values of the model")
+    embedding = [shape for name, (shape, _) in tensors.items() if name.endswith("wte.weight")]
+    expect_equal(embedding, [[VOCAB, CHANNELS]], "shape of the token embedding")
+    with open(os.path.join(cluster.run_dir, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    wanted = {"model_type": "gpt2", "vocab_size": VOCAB, "n_positions": LENGTH,
+              "n_embd": CHANNELS, "n_layer": 1, "n_head": 2}
+    for key, value in wanted.items():
+        expect_equal(config[key], value, f"{key} in config.json")
+
+
+def check_result(cluster, worker, mode, push):
+    lines = [line for line in worker.out().splitlines() if line.startswith("result: ")]
+    expect_equal(len(lines), 1, "result lines")
+    fields = dict(word.split("=", 1) for word in lines[0].split()[1:])
+    expect_equal(list(fields), ["val_loss", "bits_per_byte", "steps", "mode", "push_ratio", "tok_s",
+                                "run_dir"], "fields of the result line")
+    expect_equal((fields["steps"], fields["mode"], fields["run_dir"]),
+                 (str(STEPS), mode, cluster.run_dir), "fields of the result line")
+    val_loss = float(fields["val_loss"])
+    expect(2 < val_loss < 4.5, f"val_loss {val_loss}")
+    expect(abs(float(fields["bits_per_byte"]) - val_loss / math.log(2)) < 2e-4, "bits_per_byte")
+    least, most = PUSH_RATIOS[push]
+    expect(least < float(fields["push_ratio"]) < most, f"push_ratio {fields['push_ratio']}")
+    expect(float(fields["tok_s"]) > 0, f"tok_s {fields['tok_s']}")
+
+
+def new_run_dir(cluster):
+    cluster.run_dir = cluster.path(f"run-{len(cluster.processes)}")
+
+
+def run_mode(cluster, mode):
+    for push in ("none", "bf16", "int8"):
+        new_run_dir(cluster)
+        _, workers = cluster.start_job(*JOB, "--mode", mode, "--push", push)
+        cluster.finish_job()
+        check_metrics(os.path.join(cluster.run_dir, "metrics.jsonl"), mode, push)
+        check_metrics(os.path.join(cluster.run_dir, "metrics.rank1.jsonl"), mode, push)
+        check_model(cluster)
+        first = [worker for worker in workers if "this is worker 0 of 2" in worker.err()]
+        expect_equal(len(first), 1, "workers of rank 0")
+        check_result(cluster, first[0], mode, push)
+        other = [worker for worker in workers if worker is not first[0]]
+        expect_equal(other[0].out(), "", "standard output of the other worker")
+
+
+def mode_sync(cluster):
+    """sync with push none, bf16, int8: exit 0, metrics with the learning rate's closed form and a
+    falling loss, a whole model, and a result line with its fields"""
+    run_mode(cluster, "sync")
+
+
+def mode_ssp(cluster):
+    """ssp:2 with push none, bf16, int8: the same"""
+    run_mode(cluster, "ssp:2")
+
+
+def mode_async(cluster):
+    """async with push none, bf16, int8: the same"""
+    run_mode(cluster, "async")
+
+
+def model_of_job(cluster, *options, servers=2, shards=1, workers=WORKERS):
+    new_run_dir(cluster)
+    cluster.start_job(*options, servers=servers, workers=workers,
+                      server_options=("--shards", shards))
+    cluster.finish_job()
+    return cluster.model_bytes()
+
+
+def sync_bits(cluster):
+    """in sync mode 1 server x 1 shard, 2 servers x 2 shards and 3 servers x 1 shard leave the same
+    bytes in model.safetensors, with push bf16 and int8; with another --seed they do not"""
+    for push in ("bf16", "int8"):
+        job = [*JOB, "--push", push]
+        whole = model_of_job(cluster, *job, servers=1)
+        cut = model_of_job(cluster, *job, servers=2, shards=2)
+        expect(cut == whole, f"push {push}: 2 servers x 2 shards differ from 1 server x 1 shard")
+        expect(model_of_job(cluster, *job, servers=3) == whole, f"push {push}: 3 servers differ")
+    other = model_of_job(cluster, *job, "--seed", 2, servers=1)
+    expect(other != whole, "the seed does not matter")
+
+
+def repeated_from_options(cluster):
+    """options.conf of a run, given as --config to the workers, repeats the run's weights byte for
+    byte; validation and a sample on the way do not change them"""
+    first = model_of_job(cluster, *JOB, "--weight-decay", "0.03", "--clip", "0.7", "--seed", 7)
+    config = os.path.join(cluster.run_dir, "options.conf")
+    new_run_dir(cluster)
+    _, workers = cluster.start_job(
+        worker_options=("--config", config, "--eval-every", 20, "--sample-tokens", 32, "--prompt",
+                        "the "))
+    cluster.finish_job()
+    expect(cluster.model_bytes() == first, "the repeated run has other weights")
+    steps = read_metrics(os.path.join(cluster.run_dir, "metrics.jsonl"))
+    values = {step["val_loss"] for step in steps}
+    expect_equal(len(values - {None}), 2, "validations at steps 20 and 40, before the last")
+    text = "".join(worker.out() for worker in workers)
+    expect(re.search(r"--- sample ---\nthe .*\n?--- end ---", text, re.DOTALL), "no sample")
+
+
+def stay(cluster):
+    """servers with --stay serve job after job: after a pause longer than --join-timeout, after a
+    job that failed; the last has the options of the first and leaves its bytes, so nothing carries
+    over; Ctrl-C ends the servers with 130"""
+    servers = [cluster.coordinator("--stay", "--join-timeout", 3),
+               cluster.server("--stay", "--join-timeout", 3)]
+
+    def run_job(*options):
+        new_run_dir(cluster)
+        workers = [cluster.worker(*options, name=f"worker {i}") for i in range(WORKERS)]
+        for worker in workers:
+            worker.wait_exit(0)
+        expect(all(server.running() for server in servers), "a server ended with the job")
+        return cluster.model_bytes()
+
+    first = run_job(*JOB)
+    time.sleep(4)
+    expect(all(server.running() for server in servers), "a server ended while it waits")
+    expect(run_job(*JOB, "--mode", "async", "--seed", 2) != first, "the second job is the first")
+    new_run_dir(cluster)
+    doomed = [cluster.worker(*TINY, "--steps", 1000000000, name=f"doomed {i}") for i in range(2)]
+    cluster.wait_steps(5)
+    doomed[0].signal(signal.SIGKILL)
+    doomed[1].wait_exit(69, 1 + SLACK_S)
+    expect(run_job(*JOB) == first, "a job after others is not what it is alone")
+    for server in servers:
+        server.wait_line("waiting for 2 of 2 workers", PATIENCE_S)
+    for server in servers:
+        server.signal(signal.SIGINT)
+        server.wait_exit(130, 2 + SLACK_S)
+
+
+def launched(cluster):
+    """`rubato launch` of a whole job: exit 0, one result line on standard output, files in place"""
+    launcher = cluster.start("launch", [
+        cluster.program("rubato"), "launch", "--servers", 2, "--workers", WORKERS, "--data",
+        cluster.data, "--run-dir", cluster.run_dir, "--eval-every", 0, "--sample-tokens", 0, *JOB])
+    launcher.wait_exit(0)
+    check_result(cluster, launcher, "sync", "bf16")
+    check_metrics(os.path.join(cluster.run_dir, "metrics.jsonl"), "sync", "bf16")
+    check_model(cluster)
+
+
+if __name__ == "__main__":
+    main(__doc__, [mode_sync, mode_ssp, mode_async, sync_bits, repeated_from_options, stay,
+                   launched], parallel=2)

@@ -1,0 +1,96 @@
+/* shard_rig.h - one struct shard with a fake channel and hand-made frames, for the shard's tests.
+ *
+ * The model is a matrix w [6, 2], cut into blocks 0, 1 and 2 of 4 values, and a vector b [3], block
+ * 3. Workers have sessions 1000 + rank. A plain twin of the weights (struct twin) is stepped by the
+ * optimizers' reference versions, and must have the same bits as the shard's.
+ */
+#ifndef RUBATO_TESTS_SHARD_RIG_H
+#define RUBATO_TESTS_SHARD_RIG_H
+
+#include "base/random.h"
+#include "kernels/optimizer.h"
+#include "server/shard.h"
+#include "tests/fake_channel.h"
+
+#define RIG_JOB   UINT64_C(0xa11ce)
+#define RIG_EPOCH 5
+
+enum { RIG_BLOCKS = 4, RIG_VALUES = 4, RIG_WORKERS = 6 };
+
+struct rig {
+    struct fake_channel fake;
+    struct job job;
+    struct options options;
+    struct plan plan;
+    struct shard shard;
+    uint32_t seen; /* sends that the test has looked at */
+};
+
+/* What the weights must be. */
+struct twin {
+    float weights[RIG_BLOCKS][RIG_VALUES];
+    float moment1[RIG_BLOCKS][RIG_VALUES];
+    float moment2[RIG_BLOCKS][RIG_VALUES];
+    uint64_t version[RIG_BLOCKS];
+};
+
+/* A job without clip, decay, momentum and warm-up, with values as they are on the wire; the test
+ * changes what it needs before rig_open(). */
+void rig_prepare(struct rig *rig, const char *mode, int64_t workers);
+
+void rig_open(struct rig *rig, uint64_t shards, uint64_t id);
+
+void rig_close(struct rig *rig);
+
+void rig_poll(struct rig *rig);
+
+uint32_t rig_count(const struct rig *rig, uint64_t block);
+
+/* ---- frames from workers ---- */
+
+struct frame rig_frame(const struct rig *rig, enum frame_kind kind, uint32_t rank, uint64_t block);
+
+void rig_init(struct rig *rig, uint64_t block, const float *weights);
+
+void rig_pull(struct rig *rig, uint32_t rank, uint64_t block, uint32_t ticket);
+
+/* Push `seq` with ticket seq + 1: the first ticket was the pull's. */
+void rig_push(struct rig *rig, uint32_t rank, uint64_t block, uint64_t seq, uint64_t version,
+              const float *grad);
+
+void rig_commit(struct rig *rig, uint32_t rank, uint64_t seq, double sum);
+
+void rig_verdict(struct rig *rig, uint64_t round, bool skip, float scale);
+
+/* ---- what the shard does ---- */
+
+/* The next answer, NULL when there is none. */
+const struct fake_send *rig_next(struct rig *rig);
+
+/* The next answer must be this one. */
+const struct fake_send *rig_expect(struct rig *rig, uint32_t rank, uint64_t block, uint32_t ticket,
+                                   uint64_t seq, uint64_t version);
+
+const struct shard_block *rig_block(const struct rig *rig, uint64_t block);
+
+/* ---- the twin ---- */
+
+void twin_open(struct twin *twin, const struct rig *rig);
+
+/* First weights and first pulls of all workers; answers are dropped. */
+void rig_start(struct rig *rig, struct twin *twin);
+
+/* The block's next update, on grad * scale. A step of the learning rate's schedule is an update in
+ * sync; in the other modes it is `workers` updates, each at the rate divided by their number. */
+void twin_step(struct twin *twin, const struct rig *rig, uint64_t block, const float *grad,
+               float scale);
+
+void twin_compare(const struct twin *twin, const struct rig *rig);
+
+/* Values of very different sizes, so that the order of additions shows in the bits. */
+void rig_gradient(struct random_stream *random, float *grad);
+
+/* All that frames may change, but for counters, in one number. */
+uint64_t rig_state(const struct rig *rig);
+
+#endif
