@@ -79,7 +79,7 @@ static enum status open_channel(void *context, const struct channel_config *conf
 
 static enum status start_coordinator(struct server *server, bool again) {
     const struct job *job = &server->job;
-    const char *host = job->bind[0] != '\0' ? job->bind : server->endpoint.host;
+    const char *host = server->endpoint.bind_host;
     struct coordinator_config config = {.own = &server->options, .seed = random_seed()};
     if (job->join_timeout > 0) {
         config.join_timeout_ns = job_join_timeout_ns(job);
@@ -89,35 +89,37 @@ static enum status start_coordinator(struct server *server, bool again) {
     }
     TRY(endpoint_open_control(&server->endpoint, &server->listening));
     struct control *control = server->listening;
-    TRY(control->ops->listen(control, host, server->endpoint.port));
+    TRY(control->ops->listen(control, host, server->endpoint.bind_port));
     config.control = control;
     TRY(coordinator_init(&server->coordinator, &config, clock_now_ns()));
-    log_info("listening at %s:%s", host, server->endpoint.port);
+    log_info("listening at %s:%s", host, server->endpoint.bind_port);
     return STATUS_OK;
 }
 
 static enum status start_service(struct server *server, bool again) {
-    const char *host = server->endpoint.host;
-    if (server->job.listen[0] != '\0' && server->job.bind[0] != '\0') {
-        host = server->job.bind;
-    }
+    const struct endpoint *endpoint = &server->endpoint;
+    bool listens = server->listening != NULL;
+    const char *host = listens ? endpoint->bind_host : endpoint->host;
     if (strcmp(host, "0.0.0.0") == 0) {
         host = "127.0.0.1"; /* the coordinator dials itself */
+    } else if (strcmp(host, "::") == 0) {
+        host = "::1";
     }
-    struct service_config config = {.member = {.control = server->dialing,
-                                               .options = &server->options,
-                                               .role = JOB_SERVER,
-                                               .shards = (uint32_t)server->job.shards,
-                                               .host = host,
-                                               .port = server->endpoint.port,
-                                               .seed = random_seed(),
-                                               /* The coordinator is in this process, or the next
+    struct service_config config = {
+        .member = {.control = server->dialing,
+                   .options = &server->options,
+                   .role = JOB_SERVER,
+                   .shards = (uint32_t)server->job.shards,
+                   .host = host,
+                   .port = listens ? endpoint->bind_port : endpoint->port,
+                   .seed = random_seed(),
+                   /* The coordinator is in this process, or the next
                                                 * job may come at any time (--stay). */
-                                               .patient = again || server->listening != NULL},
-                                    .open_channel = open_channel,
-                                    .context = server,
-                                    .threads = true,
-                                    .wake = &server->wake};
+                   .patient = again || listens},
+        .open_channel = open_channel,
+        .context = server,
+        .threads = true,
+        .wake = &server->wake};
     return service_init(&server->service, &config, clock_now_ns());
 }
 

@@ -146,6 +146,7 @@ static void side_send_beat(struct rig *rig, int side, uint64_t step, uint64_t to
     uint8_t packet[64];
     size_t bytes = 0;
     struct side *from = &rig->sides[side];
+    CHECK(from->control != NULL);
     beat.step = step;
     beat.tokens = tokens;
     message.body_case = RUBATO__MESSAGE__BODY_BEAT;

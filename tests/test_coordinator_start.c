@@ -97,6 +97,7 @@ static void test_out_of_turn(void) {
         side_arm(&rig, WORKER_1, 0, 1);
         side_connected(&rig, SERVER);
     }
+    side_arm(&rig, SERVER, 99, 2); /* also if it says something else now */
     CHECK_INT(rig.coordinator.phase, COORDINATOR_PLANNED);
     side_arm(&rig, WORKER_0, 0, 1);
     CHECK_INT(rig.coordinator.phase, COORDINATOR_STARTED);

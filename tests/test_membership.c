@@ -126,40 +126,50 @@ static void test_lookups(void) {
     membership_free(&membership);
 }
 
+enum { PLACES = 5 };
+
+static uint32_t count_indices(const struct membership *membership, enum job_role role) {
+    uint32_t found = 0;
+    for (uint32_t index = 0; index < PLACES; index++) {
+        found += membership_by_index(membership, role, index) != NULL ? 1 : 0;
+    }
+    return found;
+}
+
+/* The k-th of those that are there. */
+static struct peer *pick(const struct membership *membership, enum job_role role, uint64_t k) {
+    struct peer *peer = NULL;
+    for (uint32_t index = 0; index < PLACES; index++) {
+        struct peer *here = membership_by_index(membership, role, index);
+        if (here != NULL && k-- == 0) {
+            peer = here;
+        }
+    }
+    CHECK(peer != NULL);
+    return peer;
+}
+
 /* Peers come and go while the job gathers; numbers stay distinct, and without gaps when full. */
 static void test_numbers(void) {
-    enum { PLACES = 5 };
     for (uint64_t seed = 0; seed < 100; seed++) {
         struct membership membership;
         struct random_stream random;
-        uint32_t connection = 0;
         membership_init(&membership, 16);
         random_open(&random, seed, RANDOM_SIMULATOR, 0);
-        for (int step = 0; step < 200; step++) {
+        for (uint32_t step = 0; step < 200; step++) {
             enum job_role role = random_below(&random, 2) == 0 ? JOB_SERVER : JOB_WORKER;
             uint32_t count = membership_count(&membership, role, PEER_JOINED);
             if (count < PLACES && random_below(&random, 3) > 0) {
-                const struct peer *peer = membership_add(&membership, role, connection++, "h", 1);
+                const struct peer *peer = membership_add(&membership, role, step, "h", 1);
                 CHECK(peer != NULL && peer->index < PLACES);
                 CHECK(membership_by_index(&membership, role, peer->index) == peer);
+                count++;
             } else if (count > 0) {
-                /* The k-th of those that are there. */
-                uint64_t k = random_below(&random, count);
-                for (uint32_t index = 0; index < PLACES; index++) {
-                    struct peer *peer = membership_by_index(&membership, role, index);
-                    if (peer != NULL && k-- == 0) {
-                        membership_remove(peer);
-                        break;
-                    }
-                }
-                CHECK_INT(membership_count(&membership, role, PEER_JOINED), count - 1);
+                membership_remove(pick(&membership, role, random_below(&random, count)));
+                count--;
             }
-            count = membership_count(&membership, role, PEER_JOINED);
-            uint32_t found = 0;
-            for (uint32_t index = 0; index < PLACES; index++) {
-                found += membership_by_index(&membership, role, index) != NULL ? 1 : 0;
-            }
-            CHECK_INT(found, count);
+            CHECK_INT(membership_count(&membership, role, PEER_JOINED), count);
+            CHECK_INT(count_indices(&membership, role), count);
         }
         membership_free(&membership);
     }

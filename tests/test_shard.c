@@ -312,6 +312,10 @@ static void test_repetitions(void) {
         twin_step(&twin, &rig, block, rounds[1].sums[block], 0.5F);
     }
     twin_compare(&twin, &rig);
+    rig.seen = rig.fake.send_count;
+    rig_push(&rig, 1, 2, 1, 0, rounds[0].grads[1][2]); /* answered long ago: not again */
+    rig_poll(&rig);
+    CHECK(rig_next(&rig) == NULL);
     CHECK_INT(rig.shard.counters.pushes, 2 * 2 * RIG_BLOCKS);
     CHECK_INT(fake_channel_taken(&rig.fake), 0);
     rig_close(&rig);

@@ -106,6 +106,29 @@ static void test_commit_repetitions(void) {
     rig_close(&rig);
 }
 
+/* The first commit of a push is its commit, also before the push; one of another push is not. */
+static void test_commit_of_another(void) {
+    static struct rig rig;
+    struct twin twin;
+    rig_prepare(&rig, "async", 2);
+    rig.job.clip = 1;
+    rig_open(&rig, 1, 0);
+    rig_start(&rig, &twin);
+    rig_commit(&rig, 0, 1, 15);
+    rig_commit(&rig, 0, 1, 1e6);
+    rig_poll(&rig);
+    CHECK_INT(rig.shard.counters.duplicates, 1);
+    push_blocks(&rig, 0, 1, ones);
+    rig_poll(&rig);
+    twin_step_all(&twin, &rig, ones, (float)(1 / (sqrt(15) + 1e-6)));
+    twin_compare(&twin, &rig);
+    push_blocks(&rig, 0, 2, ones);
+    rig_commit(&rig, 0, 3, 15);
+    rig_poll(&rig);
+    twin_compare(&twin, &rig);
+    rig_close(&rig);
+}
+
 /* A commit in sync means nothing. */
 static void test_commit_in_sync(void) {
     static struct rig rig;
@@ -452,6 +475,7 @@ static void test_channel_config(void) {
 int main(void) {
     TEST_RUN(test_commit_places);
     TEST_RUN(test_commit_repetitions);
+    TEST_RUN(test_commit_of_another);
     TEST_RUN(test_commit_in_sync);
     TEST_RUN(test_clip);
     TEST_RUN(test_not_finite);

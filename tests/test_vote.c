@@ -132,7 +132,8 @@ static void test_clip_factor(void) {
         CHECK_NEAR(factor, table[i].expected, (double)table[i].expected * 1e-6);
     }
     /* A clipped gradient's norm is the limit, and an unclipped one's its own. */
-    for (double norm = 0.01; norm < 1e6; norm *= 1.7) {
+    for (int i = -10; i < 30; i++) {
+        double norm = pow(1.7, i);
         double clipped = norm * (double)vote_clip_factor(1, norm);
         CHECK_NEAR(clipped, norm < 1 ? norm : 1, 2e-6);
     }

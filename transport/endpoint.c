@@ -4,6 +4,7 @@
 #include "transport/channel_ucx.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum status endpoint_init(struct endpoint *endpoint, const struct job *job) {
     bool listens = job->listen[0] != '\0';
@@ -20,11 +21,21 @@ enum status endpoint_init(struct endpoint *endpoint, const struct job *job) {
         log_error("--%s %s: allowed is HOST:PORT", listens ? "listen" : "join", address);
         return STATUS_INVALID;
     }
+    if (!job_split_address(listens && job->bind[0] != '\0' ? job->bind : address,
+                           endpoint->bind_host, sizeof endpoint->bind_host, endpoint->bind_port,
+                           sizeof endpoint->bind_port)) {
+        log_error("--bind %s: allowed is HOST:PORT", job->bind);
+        return STATUS_INVALID;
+    }
+    if (strcmp(endpoint->port, "0") == 0 || strcmp(endpoint->bind_port, "0") == 0) {
+        log_error("port 0 is no address that others could join: give a number from 1 to 65535");
+        return STATUS_INVALID;
+    }
     endpoint->has_key = job->key_file[0] != '\0';
     if (endpoint->has_key) {
         TRY(control_tcp_read_key(job->key_file, endpoint->key));
     }
-    const char *reachable = listens && job->bind[0] != '\0' ? job->bind : endpoint->host;
+    const char *reachable = endpoint->bind_host;
     if (!control_tcp_is_loopback(reachable) && !endpoint->has_key && !job->insecure) {
         log_error("%s is not loopback and there is no key: make one with `rubato keygen FILE`, "
                   "give --key-file FILE to every process, or say --insecure",

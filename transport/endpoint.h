@@ -13,8 +13,10 @@
 struct endpoint {
     bool has_key;
     uint8_t key[CONTROL_KEY_BYTES];
-    char host[OPTION_TEXT_MAX]; /* of the coordinator: --listen or --join */
+    char host[OPTION_TEXT_MAX]; /* of the coordinator, for the others: --listen or --join */
     char port[16];
+    char bind_host[OPTION_TEXT_MAX]; /* where the coordinator listens: --bind, or as above */
+    char bind_port[16];
     char net_devices[OPTION_TEXT_MAX]; /* for the data channels; "" until endpoint_choose_device */
 };
 
