@@ -251,7 +251,7 @@ static bool take_received(struct shard *shard, const struct channel_event *event
     if (frame_decode(event->header, &frame) != STATUS_OK ||
         frame_check_payload(&frame, event->payload, event->payload_bytes) != STATUS_OK) {
         shard->counters.corrupt++;
-        log_warn("a damaged frame was dropped");
+        log_debug("a damaged frame was dropped");
         return false;
     }
     if (frame.job != shard->config.job_id || frame.epoch != shard->config.epoch ||

@@ -81,7 +81,7 @@ int64_t member_deadline_ns(const struct member *member);
  * INVALID when the message is too long. */
 enum status member_send(struct member *member, const Rubato__Message *message) WARN_UNUSED;
 
-/* Says good-bye (reason, exit code that the job should end with) and moves to MEMBER_ENDED. */
+/* Says good-bye (reason, own exit code; the others end with 69) and moves to MEMBER_ENDED. */
 void member_leave(struct member *member, const char *reason, int exit_code);
 
 #endif

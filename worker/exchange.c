@@ -290,7 +290,7 @@ static void take_received(struct exchange *exchange, const struct channel_event 
     if (frame_decode(event->header, &frame) != STATUS_OK ||
         frame_check_payload(&frame, event->payload, event->payload_bytes) != STATUS_OK) {
         exchange->counters.corrupt++;
-        log_warn("a damaged frame was dropped");
+        log_debug("a damaged frame was dropped");
         return;
     }
     if (frame.kind != FRAME_WEIGHTS || frame.job != exchange->config.job_id ||
