@@ -1,4 +1,5 @@
 /* rubato-server: K shard threads, one control thread; the first server is also the coordinator. */
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/signals.h"
@@ -89,6 +90,7 @@ static enum status start_coordinator(struct server *server, bool again) {
     }
     TRY(endpoint_open_control(&server->endpoint, &server->listening));
     struct control *control = server->listening;
+    ASSERT(control != NULL);
     TRY(control->ops->listen(control, host, server->endpoint.bind_port));
     config.control = control;
     TRY(coordinator_init(&server->coordinator, &config, clock_now_ns()));

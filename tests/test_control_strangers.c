@@ -55,7 +55,8 @@ static void test_garbage(void) {
     for (size_t i = 0; i < sizeof(noise); i += sizeof(record) + 16384) {
         memcpy(noise + i, record, sizeof(record));
     }
-    memcpy(noise + sizeof(record), "\x01\x01\x86\xa0", 4);
+    static const uint8_t hello_length[4] = {0x01, 0x01, 0x86, 0xa0};
+    memcpy(noise + sizeof(record), hello_length, sizeof(hello_length));
     garbage(key_a, noise, 40000, ANSWER_ANY);
 }
 

@@ -95,10 +95,9 @@ enum status exchange_push(struct exchange *exchange, uint64_t id, uint64_t seq, 
     if (block->sends > 0) {
         return STATUS_AGAIN;
     }
-    if (exchange->push->encode(grad, count, block->wire, exchange->push->bound(count),
-                               &block->wire_bytes) != STATUS_OK) {
-        ASSERT(!"the buffer was sized by bound()");
-    }
+    /* The buffer was sized by bound(), the only thing that can be wrong. */
+    ASSERT(exchange->push->encode(grad, count, block->wire, exchange->push->bound(count),
+                                  &block->wire_bytes) == STATUS_OK);
     block->wire_xxh3 = checksum_xxh3(block->wire, block->wire_bytes);
     if (exchange->commits) {
         block->sum_of_squares = sum_on_the_wire(exchange, block, count);
