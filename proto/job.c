@@ -208,6 +208,10 @@ const struct option job_table[] = {
     {"bind", OPTION_TEXT, "", 0, 0, "host:port",
      "host:port where the coordinator listens, if not at --listen (behind address translation)",
      OF_SERVER, AT(bind), check_address},
+    {"index", OPTION_INT, "-1", -1, 1023, "",
+     "place among the job's servers or workers (a worker's rank decides which data it reads); -1: "
+     "any, by order of joining",
+     OF_MEMBER, AT(index), NULL},
     {"key-file", OPTION_TEXT, "", 0, 0, "file",
      "file of the job's secret key, made by `rubato keygen`: control connections are TLS 1.3", ALL,
      AT(key_file), NULL},

@@ -45,6 +45,7 @@ struct job {
     char listen[OPTION_TEXT_MAX]; /* host:port of the coordinator, on the coordinator */
     char join[OPTION_TEXT_MAX];   /* host:port of the coordinator, everywhere else */
     char bind[OPTION_TEXT_MAX];   /* address to listen at, if not the one of --listen */
+    int64_t index;                /* wanted place among the servers or workers; -1: any */
     char key_file[OPTION_TEXT_MAX];
     bool insecure;
     double join_timeout;               /* seconds; 0: 12 leases */

@@ -90,13 +90,14 @@ static void undo(struct coordinator *coordinator, const struct settled *settled)
 }
 
 /* Why there is no place for another peer of the role, or NULL. */
-static const char *no_place(const struct coordinator *coordinator, enum job_role role) {
+static const char *no_place(const struct coordinator *coordinator, enum job_role role,
+                            uint32_t place) {
     const struct membership *membership = &coordinator->membership;
     const struct job *job = &coordinator->job;
     int64_t places = role == JOB_SERVER ? job->servers : job->workers;
     if (membership_count(membership, role, PEER_JOINED) < places &&
         coordinator->phase == COORDINATOR_GATHERING) {
-        return NULL;
+        return place <= places ? NULL : "the job has no such place (--index counts from 0)";
     }
     return role == JOB_SERVER ? "the job has all its servers (--servers)"
                               : "the job has all its workers (--workers)";
@@ -169,14 +170,18 @@ void coordinator_take_join(struct coordinator *coordinator, uint32_t connection,
     if (!agree(coordinator, connection, join, who)) {
         return;
     }
-    const char *full = no_place(coordinator, role);
-    struct peer *peer = full == NULL ? membership_add(&coordinator->membership, role, connection,
-                                                      join->host, join->pid)
-                                     : NULL;
+    const char *full = no_place(coordinator, role, join->place);
+    struct membership_newcomer newcomer = {.role = role,
+                                           .connection = connection,
+                                           .host = join->host,
+                                           .pid = join->pid,
+                                           .place = join->place};
+    struct peer *peer = full == NULL ? membership_add(&coordinator->membership, &newcomer) : NULL;
     if (peer == NULL) {
+        full = full != NULL ? full : "its place is taken (--index)";
         undo(coordinator, &before);
-        log_warn("refused %s: %s", who, full != NULL ? full : "too many peers");
-        refuse(coordinator, connection, full != NULL ? full : "too many peers", EXIT_CODE_CREATE);
+        log_warn("refused %s: %s", who, full);
+        refuse(coordinator, connection, full, EXIT_CODE_CREATE);
         return;
     }
     peer->shards = role == JOB_SERVER ? join->shards : 1;

@@ -40,22 +40,47 @@ static uint32_t free_index(const struct membership *membership, enum job_role ro
     return index;
 }
 
-struct peer *membership_add(struct membership *membership, enum job_role role, uint32_t connection,
-                            const char *host, uint64_t pid) {
+static void name_peer(struct peer *peer, uint32_t index) {
+    peer->index = index;
+    (void)snprintf(peer->name, sizeof peer->name, "%s %u (%s:%" PRIu64 ")", role_name(peer->role),
+                   index, peer->host, peer->pid);
+}
+
+static struct peer *free_entry(const struct membership *membership) {
     for (uint32_t i = 0; i < membership->capacity; i++) {
-        struct peer *peer = &membership->peers[i];
-        if (peer->state != PEER_FREE) {
-            continue;
+        if (membership->peers[i].state == PEER_FREE) {
+            return &membership->peers[i];
         }
-        *peer = (struct peer){.state = PEER_JOINED,
-                              .role = role,
-                              .connection = connection,
-                              .index = free_index(membership, role)};
-        (void)snprintf(peer->name, sizeof peer->name, "%s %u (%.64s:%" PRIu64 ")", role_name(role),
-                       peer->index, host, pid);
-        return peer;
     }
     return NULL;
+}
+
+struct peer *membership_add(struct membership *membership,
+                            const struct membership_newcomer *newcomer) {
+    enum job_role role = newcomer->role;
+    uint32_t index = free_index(membership, role);
+    struct peer *peer = free_entry(membership);
+    if (peer == NULL) {
+        return NULL;
+    }
+    if (newcomer->place > 0) {
+        struct peer *holder = membership_by_index(membership, role, newcomer->place - 1);
+        if (holder != NULL && holder->wished) {
+            return NULL;
+        }
+        if (holder != NULL) {
+            name_peer(holder, index);
+        }
+        index = newcomer->place - 1;
+    }
+    *peer = (struct peer){.state = PEER_JOINED,
+                          .role = role,
+                          .connection = newcomer->connection,
+                          .pid = newcomer->pid,
+                          .wished = newcomer->place > 0};
+    (void)snprintf(peer->host, sizeof peer->host, "%.64s", newcomer->host);
+    name_peer(peer, index);
+    return peer;
 }
 
 struct peer *membership_by_connection(const struct membership *membership, uint32_t connection) {

@@ -28,7 +28,10 @@ struct peer {
     enum peer_state state;
     enum job_role role;
     uint32_t connection;
-    uint32_t index;  /* among its role: in order of joining, a departed one's first */
+    uint32_t index; /* among its role: as wished, or in order of joining */
+    bool wished;    /* the index */
+    uint64_t pid;
+    char host[65];
     uint32_t shards; /* of a server */
     uint64_t session;
     uint64_t first_shard;
@@ -49,9 +52,19 @@ struct membership {
 void membership_init(struct membership *membership, uint32_t capacity);
 void membership_free(struct membership *membership);
 
-/* A new peer in state JOINED; NULL when there is no room. `host` is for its name. */
-struct peer *membership_add(struct membership *membership, enum job_role role, uint32_t connection,
-                            const char *host, uint64_t pid);
+/* Who a newcomer says it is. */
+struct membership_newcomer {
+    enum job_role role;
+    uint32_t connection;
+    const char *host; /* for its name */
+    uint64_t pid;
+    uint32_t place; /* wanted index, from 1; 0: any */
+};
+
+/* A new peer in state JOINED; NULL when there is no room, or its place is another's by wish. Who
+ * has a wanted place without having wished for it moves to a free one. */
+struct peer *membership_add(struct membership *membership,
+                            const struct membership_newcomer *newcomer);
 
 /* Forgets the peer. */
 void membership_remove(struct peer *peer);

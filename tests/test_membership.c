@@ -10,6 +10,13 @@
 #include "server/membership.h"
 #include "tests/test.h"
 
+static struct peer *add(struct membership *membership, enum job_role role, uint32_t connection,
+                        const char *host, uint64_t pid) {
+    struct membership_newcomer newcomer = {
+        .role = role, .connection = connection, .host = host, .pid = pid};
+    return membership_add(membership, &newcomer);
+}
+
 static const struct job two_and_two = {.servers = 2, .workers = 2};
 
 static void check_missing(const struct membership *membership, const struct job *job,
@@ -23,13 +30,13 @@ static void test_missing_while_gathering(void) {
     struct membership membership;
     membership_init(&membership, 8);
     check_missing(&membership, &two_and_two, PEER_JOINED, "2 of 2 servers, 2 of 2 workers");
-    (void)membership_add(&membership, JOB_SERVER, 1, "a", 10);
+    (void)add(&membership, JOB_SERVER, 1, "a", 10);
     check_missing(&membership, &two_and_two, PEER_JOINED, "1 of 2 servers, 2 of 2 workers");
-    (void)membership_add(&membership, JOB_WORKER, 2, "b", 20);
+    (void)add(&membership, JOB_WORKER, 2, "b", 20);
     check_missing(&membership, &two_and_two, PEER_JOINED, "1 of 2 servers, 1 of 2 workers");
-    struct peer *second = membership_add(&membership, JOB_SERVER, 3, "a", 11);
+    struct peer *second = add(&membership, JOB_SERVER, 3, "a", 11);
     check_missing(&membership, &two_and_two, PEER_JOINED, "1 of 2 workers");
-    (void)membership_add(&membership, JOB_WORKER, 4, "b", 21);
+    (void)add(&membership, JOB_WORKER, 4, "b", 21);
     check_missing(&membership, &two_and_two, PEER_JOINED, "");
     membership_remove(second);
     check_missing(&membership, &two_and_two, PEER_JOINED, "1 of 2 servers");
@@ -46,9 +53,9 @@ static void test_missing_later(void) {
     struct membership membership;
     const struct job job = {.servers = 1, .workers = 2};
     membership_init(&membership, 8);
-    struct peer *server = membership_add(&membership, JOB_SERVER, 1, "a", 10);
-    struct peer *first = membership_add(&membership, JOB_WORKER, 2, "b", 20);
-    struct peer *second = membership_add(&membership, JOB_WORKER, 3, "c", 30);
+    struct peer *server = add(&membership, JOB_SERVER, 1, "a", 10);
+    struct peer *first = add(&membership, JOB_WORKER, 2, "b", 20);
+    struct peer *second = add(&membership, JOB_WORKER, 3, "c", 30);
     static const enum peer_state states[] = {PEER_READY, PEER_ARMED, PEER_CONNECTED, PEER_DONE};
     for (size_t i = 0; i < 4; i++) {
         enum peer_state state = states[i];
@@ -78,7 +85,7 @@ static void test_missing_is_cut(void) {
     host[sizeof host - 1] = '\0';
     membership_init(&membership, 64);
     for (uint32_t i = 0; i < 40; i++) {
-        const struct peer *peer = membership_add(&membership, JOB_WORKER, i, host, UINT64_MAX);
+        const struct peer *peer = add(&membership, JOB_WORKER, i, host, UINT64_MAX);
         CHECK(peer != NULL && strlen(peer->name) < MEMBERSHIP_NAME_MAX);
         CHECK(strstr(peer->name, ":18446744073709551615)") != NULL);
     }
@@ -98,9 +105,9 @@ static void test_lookups(void) {
     membership_init(&membership, 4);
     CHECK(membership_by_connection(&membership, 0) == NULL);
     CHECK(membership_by_index(&membership, JOB_SERVER, 0) == NULL);
-    struct peer *server = membership_add(&membership, JOB_SERVER, 0, "left", 1);
-    struct peer *worker = membership_add(&membership, JOB_WORKER, 9, "right", 22);
-    struct peer *other = membership_add(&membership, JOB_WORKER, 5, "right", 23);
+    struct peer *server = add(&membership, JOB_SERVER, 0, "left", 1);
+    struct peer *worker = add(&membership, JOB_WORKER, 9, "right", 22);
+    struct peer *other = add(&membership, JOB_WORKER, 5, "right", 23);
     CHECK_TEXT(server->name, "server 0 (left:1)");
     CHECK_TEXT(worker->name, "worker 0 (right:22)");
     CHECK_TEXT(other->name, "worker 1 (right:23)");
@@ -114,14 +121,14 @@ static void test_lookups(void) {
     CHECK(membership_by_index(&membership, JOB_WORKER, 1) == other);
     CHECK(membership_by_index(&membership, JOB_SERVER, 1) == NULL);
     CHECK(membership_by_index(&membership, JOB_WORKER, 2) == NULL);
-    CHECK(membership_add(&membership, JOB_WORKER, 6, "x", 1) != NULL);
-    CHECK(membership_add(&membership, JOB_WORKER, 7, "x", 1) == NULL);
+    CHECK(add(&membership, JOB_WORKER, 6, "x", 1) != NULL);
+    CHECK(add(&membership, JOB_WORKER, 7, "x", 1) == NULL);
     worker->addresses = memory_zeroed(1, CHANNEL_ADDRESS_MAX);
     worker->address_bytes = memory_zeroed(1, sizeof(size_t));
     membership_remove(worker); /* and its memory: ASan looks */
     CHECK(membership_by_connection(&membership, 9) == NULL);
     CHECK(membership_by_index(&membership, JOB_WORKER, 0) == NULL);
-    CHECK(membership_add(&membership, JOB_WORKER, 7, "x", 1) != NULL);
+    CHECK(add(&membership, JOB_WORKER, 7, "x", 1) != NULL);
     CHECK_INT(membership_count(&membership, JOB_WORKER, PEER_JOINED), 3);
     membership_free(&membership);
 }
@@ -160,7 +167,7 @@ static void test_numbers(void) {
             enum job_role role = random_below(&random, 2) == 0 ? JOB_SERVER : JOB_WORKER;
             uint32_t count = membership_count(&membership, role, PEER_JOINED);
             if (count < PLACES && random_below(&random, 3) > 0) {
-                const struct peer *peer = membership_add(&membership, role, step, "h", 1);
+                const struct peer *peer = add(&membership, role, step, "h", 1);
                 CHECK(peer != NULL && peer->index < PLACES);
                 CHECK(membership_by_index(&membership, role, peer->index) == peer);
                 count++;
@@ -175,12 +182,34 @@ static void test_numbers(void) {
     }
 }
 
+/* Who wishes for a place has it; who has it without having wished moves; two wishes are refused. */
+static void test_wishes(void) {
+    struct membership membership;
+    membership_init(&membership, 8);
+    struct membership_newcomer wish = {
+        .role = JOB_WORKER, .connection = 7, .host = "w", .pid = 1, .place = 1};
+    struct peer *first = add(&membership, JOB_WORKER, 1, "a", 10);
+    CHECK_INT(first->index, 0);
+    const struct peer *wisher = membership_add(&membership, &wish);
+    CHECK(wisher != NULL);
+    CHECK_INT(wisher->index, 0);
+    CHECK_INT(first->index, 1);
+    CHECK_TEXT(first->name, "worker 1 (a:10)");
+    CHECK(membership_add(&membership, &wish) == NULL);
+    wish.place = 4;
+    CHECK_INT(membership_add(&membership, &wish)->index, 3);
+    CHECK_INT(add(&membership, JOB_WORKER, 2, "b", 11)->index, 2);
+    wish.role = JOB_SERVER;
+    CHECK_INT(membership_add(&membership, &wish)->index, 3);
+    membership_free(&membership);
+}
+
 static void test_silent(void) {
     struct membership membership;
     membership_init(&membership, 4);
     CHECK(membership_silent(&membership, CLOCK_S, 100 * CLOCK_S) == NULL);
-    struct peer *server = membership_add(&membership, JOB_SERVER, 1, "a", 10);
-    struct peer *worker = membership_add(&membership, JOB_WORKER, 2, "b", 20);
+    struct peer *server = add(&membership, JOB_SERVER, 1, "a", 10);
+    struct peer *worker = add(&membership, JOB_WORKER, 2, "b", 20);
     server->heard_ns = 10 * CLOCK_S;
     worker->heard_ns = 12 * CLOCK_S;
     CHECK(membership_silent(&membership, 5 * CLOCK_S, 12 * CLOCK_S) == NULL);
@@ -199,6 +228,7 @@ int main(void) {
     TEST_RUN(test_missing_is_cut);
     TEST_RUN(test_lookups);
     TEST_RUN(test_numbers);
+    TEST_RUN(test_wishes);
     TEST_RUN(test_silent);
     return 0;
 }

@@ -174,6 +174,7 @@ static enum status start_one(struct launch *launch, struct launch_group *group, 
     if (status != STATUS_OK) goto free_command;
     bool coordinator = role == JOB_SERVER && index == 0;
     launch_command_add(command, "--%s=%s", coordinator ? "listen" : "join", launch->address);
+    launch_command_add(command, "--index=%lld", (long long)index);
     add_given(command, launch, role);
     if (role == JOB_WORKER) {
         bool off = strcmp(launch->config.job.progress, "off") == 0;

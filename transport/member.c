@@ -130,6 +130,7 @@ static void send_join(struct member *member) {
     join.host = host;
     join.pid = (uint64_t)getpid();
     join.shards = member->config.shards;
+    join.place = (uint32_t)(job_of(member)->index + 1);
     join.n_given = given.count;
     join.given = pointers;
     join.build = build;
