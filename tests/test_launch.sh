@@ -138,7 +138,7 @@ expect_code $? 0
 [ "$(grep -c '^step ' "$work/err")" -eq 50 ] || fail "lines of progress are missing"
 
 begin "progress: one live line on a terminal"
-if command -v script >/dev/null; then
+if script -qec true /dev/null >/dev/null 2>&1; then
     play server 'exit 0'
     play worker 'echo "step 1/2" >&2; sleep 0.2; echo "noise" >&2; sleep 0.2; echo "step 2/2" >&2
         sleep 0.2; echo "result: x"'

@@ -65,9 +65,11 @@ static enum status open_files(struct report *report, const struct options *optio
     return STATUS_OK;
 }
 
-enum status report_open(struct report *report, const struct options *options, uint32_t rank) {
+enum status report_open(struct report *report, const struct options *options, uint32_t rank,
+                        bool bytes) {
     const struct job *job = options->config;
-    *report = (struct report){.job = *job, .rank = rank, .started_ns = clock_now_ns()};
+    *report =
+        (struct report){.job = *job, .rank = rank, .bytes = bytes, .started_ns = clock_now_ns()};
     bool terminal = isatty(STDERR_FILENO) == 1;
     bool quiet = strcmp(job->progress, "off") == 0 || rank != 0;
     report->line = !quiet && (strcmp(job->progress, "line") == 0 || !terminal);
@@ -222,15 +224,16 @@ void report_result(struct report *report, const struct report_step *last, const 
         fputc('\n', stderr);
         report->line_open = false;
     }
-    printf("val_loss %.4f nats a token, %.4f bits a token\n", last->val_loss, bits);
+    const char *unit = report->bytes ? "byte" : "token";
+    printf("val_loss %.4f nats a %s, %.4f bits per %s\n", last->val_loss, unit, bits, unit);
     if (sample_bytes > 0) {
         print_sample(sample, sample_bytes);
     }
     printf("files: %s (model.safetensors, config.json, metrics.jsonl, options.conf)\n",
            report->folder);
-    printf("result: val_loss=%.4f bits_per_byte=%.4f steps=%" PRId64
+    printf("result: val_loss=%.4f bits_per_%s=%.4f steps=%" PRId64
            " mode=%s push_ratio=%.2f tok_s=%.0f run_dir=%s\n",
-           last->val_loss, bits, report->job.steps, report->job.mode,
+           last->val_loss, unit, bits, report->job.steps, report->job.mode,
            report_push_ratio(&last->counters), rate, report->folder);
     (void)fflush(stdout);
 }

@@ -29,6 +29,7 @@ struct report_step {
 struct report {
     struct job job; /* a copy, as assigned */
     uint32_t rank;
+    bool bytes;       /* a token is a byte */
     char folder[512]; /* "" when nothing is written */
     FILE *metrics;
     bool line, live; /* progress: whole lines; one line rewritten in place */
@@ -37,9 +38,9 @@ struct report {
     bool line_open;                  /* a live line stands on the terminal */
 };
 
-/* Once the job's options are known. Makes the folder. IO, logged. */
-enum status report_open(struct report *report, const struct options *options,
-                        uint32_t rank) WARN_UNUSED;
+/* Once the job's options are known. Makes the folder. `bytes`: a token is a byte. IO, logged. */
+enum status report_open(struct report *report, const struct options *options, uint32_t rank,
+                        bool bytes) WARN_UNUSED;
 void report_close(struct report *report);
 
 /* After each step: the metrics line, and the progress line if it is due. */

@@ -136,7 +136,8 @@ static void take_planned(struct trainer *trainer, const struct session_event *ev
         trainer->config.first_weights(trainer, trainer->weights);
     }
     if (trainer->config.report != NULL &&
-        report_open(trainer->config.report, trainer->config.options, trainer->rank) != STATUS_OK) {
+        report_open(trainer->config.report, trainer->config.options, trainer->rank,
+                    trainer->config.data->format == DATA_BYTES) != STATUS_OK) {
         fail(trainer, "it cannot write the run's folder", EXIT_CODE_CREATE);
         return;
     }
