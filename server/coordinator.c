@@ -15,16 +15,6 @@ enum { SKIPS_IN_ROW_MAX = 10 };
 
 #define PEERS_MAX 2048
 
-/* The first Join comes from anyone: how many peers the job has must be known before. */
-static void take_own(struct coordinator *coordinator) {
-    char diff[256];
-    struct job_values *given = memory_zeroed(1, sizeof *given);
-    job_given(coordinator->config.own, false, given);
-    ASSERT(job_agree(&coordinator->options, &coordinator->agreement, given, "the coordinator", diff,
-                     sizeof diff) == STATUS_OK);
-    free(given);
-}
-
 enum status coordinator_init(struct coordinator *coordinator,
                              const struct coordinator_config *config, int64_t now_ns) {
     *coordinator = (struct coordinator){.config = *config,
@@ -32,11 +22,10 @@ enum status coordinator_init(struct coordinator *coordinator,
                                         .started_ns = now_ns,
                                         .beat_at_ns = now_ns,
                                         .nag_at_ns = now_ns + CLOCK_S};
-    options_init(&coordinator->options, job_table, job_table_count, &coordinator->job);
-    take_own(coordinator);
     random_open(&coordinator->random, config->seed, RANDOM_SESSION, 0);
     coordinator->job_id = random_u64(&coordinator->random);
     membership_init(&coordinator->membership, PEERS_MAX);
+    coordinator_settle(coordinator); /* how many peers the job has must be known before the first */
     coordinator->packed = memory_zeroed(MESSAGE_MAX, 1);
     return message_scratch_init(&coordinator->scratch, MESSAGE_MAX * 8);
 }
@@ -113,13 +102,17 @@ static void lose_peer(struct coordinator *coordinator, struct peer *peer, const 
     if (coordinator->phase == COORDINATOR_GATHERING || harmless) {
         log_warn("%s", reason);
         membership_remove(peer);
+        if (!harmless) {
+            coordinator_settle(coordinator); /* without what its user gave */
+        }
         return;
     }
     membership_remove(peer);
     coordinator_end(coordinator, reason, EXIT_CODE_UNREACHABLE);
 }
 
-static void take_report(struct coordinator *coordinator, const Rubato__Report *report) {
+static void take_report(struct coordinator *coordinator, const struct peer *peer,
+                        const Rubato__Report *report) {
     struct vote_verdict decided;
     struct vote_report vote = {.round = report->round,
                                .shard = report->shard,
@@ -131,10 +124,12 @@ static void take_report(struct coordinator *coordinator, const Rubato__Report *r
     if (coordinator->phase != COORDINATOR_RUNNING) {
         return;
     }
+    bool sound = peer->role == JOB_SERVER && report->shard >= peer->first_shard &&
+                 report->shard - peer->first_shard < peer->shards &&
+                 report->contributors == (uint64_t)coordinator->job.workers &&
+                 report->n_blocks == report->n_sums_of_squares;
     /* Ignored, a report that does not fit would leave the round open for ever. */
-    enum status status = report->n_blocks == report->n_sums_of_squares
-                             ? vote_add(&coordinator->vote, &vote)
-                             : STATUS_MISMATCH;
+    enum status status = sound ? vote_add(&coordinator->vote, &vote) : STATUS_MISMATCH;
     if (status == STATUS_MISMATCH) {
         coordinator_end(coordinator, "a shard's report does not fit the plan", EXIT_CODE_PROTOCOL);
     }
@@ -192,7 +187,7 @@ static void take_peer_message(struct coordinator *coordinator, struct peer *peer
         coordinator_take_connected(coordinator, peer);
         break;
     case RUBATO__MESSAGE__BODY_REPORT:
-        take_report(coordinator, message->report);
+        take_report(coordinator, peer, message->report);
         break;
     case RUBATO__MESSAGE__BODY_DONE:
         take_done(coordinator, peer);

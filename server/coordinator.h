@@ -71,6 +71,10 @@ int64_t coordinator_deadline_ns(const struct coordinator *coordinator);
 void coordinator_end(struct coordinator *coordinator, const char *reason, int exit_code);
 
 /* coordinator_start.c: the messages of the way from Join to Go. */
+
+/* The job's options anew, from what the users of the coordinator and of all peers gave. */
+void coordinator_settle(struct coordinator *coordinator);
+
 void coordinator_take_join(struct coordinator *coordinator, uint32_t connection,
                            const Rubato__Join *join, int64_t now_ns);
 void coordinator_take_ready(struct coordinator *coordinator, struct peer *peer,

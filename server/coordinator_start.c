@@ -38,55 +38,65 @@ static void log_lines(const char *text) {
     }
 }
 
-/* False, with the newcomer turned away, when its user gave something else than the others'. */
-static bool agree(struct coordinator *coordinator, uint32_t connection, const Rubato__Join *join,
-                  const char *who) {
+/* What a join says its user gave -> new memory, or NULL when it is malformed. */
+static struct job_values *take_given(const Rubato__Join *join) {
+    if (join->n_given > JOB_AGREED_MAX) {
+        return NULL;
+    }
     struct job_values *given = memory_zeroed(1, sizeof *given);
-    char *diff = memory_zeroed(DIFF_MAX, 1);
-    bool agreed = join->n_given <= JOB_AGREED_MAX;
-    for (size_t i = 0; agreed && i < join->n_given; i++) {
-        given->names[i] = join->given[i]->name;
-        agreed = strlen(join->given[i]->value) < OPTION_TEXT_MAX;
-        (void)snprintf(given->values[i], OPTION_TEXT_MAX, "%s", join->given[i]->value);
+    for (size_t i = 0; i < join->n_given; i++) {
+        const Rubato__Pair *pair = join->given[i];
+        const char *name = pair->name;
+        for (size_t row = 0; row < job_table_count; row++) {
+            /* The table's name outlives the message. */
+            name = strcmp(job_table[row].name, pair->name) == 0 ? job_table[row].name : name;
+        }
+        if (strlen(pair->value) >= OPTION_TEXT_MAX) {
+            free(given);
+            return NULL;
+        }
+        given->names[i] = name;
+        (void)snprintf(given->values[i], OPTION_TEXT_MAX, "%s", pair->value);
         given->count++;
     }
-    if (!agreed) {
-        refuse(coordinator, connection, "malformed options", EXIT_CODE_PROTOCOL);
-    } else if (job_agree(&coordinator->options, &coordinator->agreement, given, who, diff,
-                         DIFF_MAX) != STATUS_OK) {
-        agreed = false;
-        log_error("refused %s: its AGREED options differ", who);
-        log_lines(diff);
-        if (coordinator->phase == COORDINATOR_GATHERING) {
-            /* Nobody can tell who is right, and the job lacks a peer: end it for all. */
-            refuse(coordinator, connection, diff, EXIT_CODE_MISMATCH);
-            coordinator_end(coordinator, diff, EXIT_CODE_MISMATCH);
-        } else {
-            refuse(coordinator, connection, diff, EXIT_CODE_MISMATCH);
+    return given;
+}
+
+void coordinator_settle(struct coordinator *coordinator) {
+    char diff[256];
+    struct job_values *own = memory_zeroed(1, sizeof *own);
+    options_init(&coordinator->options, job_table, job_table_count, &coordinator->job);
+    coordinator->agreement = (struct job_agreement){0};
+    job_given(coordinator->config.own, false, own);
+    ASSERT(job_agree(&coordinator->options, &coordinator->agreement, own, "the coordinator", diff,
+                     sizeof diff) == STATUS_OK);
+    free(own);
+    for (uint32_t i = 0; i < coordinator->membership.capacity; i++) {
+        const struct peer *peer = &coordinator->membership.peers[i];
+        if (peer->state != PEER_FREE) {
+            ASSERT(job_agree(&coordinator->options, &coordinator->agreement, peer->given, peer->who,
+                             diff, sizeof diff) == STATUS_OK);
         }
     }
-    free(given);
+}
+
+/* False, with the newcomer turned away, when its user gave something else than the others'. */
+static bool agree(struct coordinator *coordinator, uint32_t connection,
+                  const struct job_values *given, const char *who) {
+    char *diff = memory_zeroed(DIFF_MAX, 1);
+    bool agreed = job_agree(&coordinator->options, &coordinator->agreement, given, who, diff,
+                            DIFF_MAX) == STATUS_OK;
+    if (!agreed) {
+        log_error("refused %s: its AGREED options differ", who);
+        log_lines(diff);
+        refuse(coordinator, connection, diff, EXIT_CODE_MISMATCH);
+        if (coordinator->phase == COORDINATOR_GATHERING) {
+            /* Nobody can tell who is right, and the job lacks a peer: end it for all. */
+            coordinator_end(coordinator, diff, EXIT_CODE_MISMATCH);
+        }
+    }
     free(diff);
     return agreed;
-}
-
-/* What a join may change of the job, kept in case there is no place for who joins. */
-struct settled {
-    struct job job;
-    struct options options;
-    struct job_agreement agreement;
-};
-
-static void keep(const struct coordinator *coordinator, struct settled *settled) {
-    *settled = (struct settled){.job = coordinator->job,
-                                .options = coordinator->options,
-                                .agreement = coordinator->agreement};
-}
-
-static void undo(struct coordinator *coordinator, const struct settled *settled) {
-    coordinator->job = settled->job;
-    coordinator->options = settled->options;
-    coordinator->agreement = settled->agreement;
 }
 
 /* Why there is no place for another peer of the role, or NULL. */
@@ -152,39 +162,55 @@ static void assign(struct coordinator *coordinator, int64_t now_ns) {
     free(agreed);
 }
 
-void coordinator_take_join(struct coordinator *coordinator, uint32_t connection,
-                           const Rubato__Join *join, int64_t now_ns) {
-    char who[64];
-    struct settled before;
-    const struct job *job = &coordinator->job;
-    enum job_role role = join->role == JOB_SERVER ? JOB_SERVER : JOB_WORKER;
-    if (join->protocol != PROTOCOL_VERSION ||
-        (join->role != JOB_SERVER && join->role != JOB_WORKER) || join->shards > 256 ||
-        (role == JOB_SERVER && join->shards == 0)) {
-        refuse(coordinator, connection, "another version of the protocol", EXIT_CODE_PROTOCOL);
-        return;
-    }
-    (void)snprintf(who, sizeof who, "%s on %.24s:%" PRIu64,
-                   role == JOB_SERVER ? "server" : "worker", join->host, join->pid);
-    keep(coordinator, &before);
-    if (!agree(coordinator, connection, join, who)) {
-        return;
-    }
-    const char *full = no_place(coordinator, role, join->place);
-    struct membership_newcomer newcomer = {.role = role,
+/* A peer of the newcomer's making, or NULL, with the newcomer turned away. */
+static struct peer *admit(struct coordinator *coordinator, uint32_t connection,
+                          const Rubato__Join *join, const char *who) {
+    struct membership_newcomer newcomer = {.role = (enum job_role)join->role,
                                            .connection = connection,
                                            .host = join->host,
                                            .pid = join->pid,
                                            .place = join->place};
+    struct job_values *given = take_given(join);
+    if (given == NULL) {
+        refuse(coordinator, connection, "malformed options", EXIT_CODE_PROTOCOL);
+        return NULL;
+    }
+    if (!agree(coordinator, connection, given, who)) {
+        free(given);
+        return NULL;
+    }
+    const char *full = no_place(coordinator, newcomer.role, join->place);
     struct peer *peer = full == NULL ? membership_add(&coordinator->membership, &newcomer) : NULL;
     if (peer == NULL) {
         full = full != NULL ? full : "its place is taken (--index)";
-        undo(coordinator, &before);
         log_warn("refused %s: %s", who, full);
         refuse(coordinator, connection, full, EXIT_CODE_CREATE);
+        coordinator_settle(coordinator); /* without what it gave */
+        free(given);
+        return NULL;
+    }
+    peer->given = given;
+    (void)snprintf(peer->who, sizeof peer->who, "%s", who);
+    return peer;
+}
+
+void coordinator_take_join(struct coordinator *coordinator, uint32_t connection,
+                           const Rubato__Join *join, int64_t now_ns) {
+    char who[64];
+    const struct job *job = &coordinator->job;
+    bool server = join->role == JOB_SERVER;
+    if (join->protocol != PROTOCOL_VERSION || (!server && join->role != JOB_WORKER) ||
+        join->shards > 256 || (server && join->shards == 0)) {
+        refuse(coordinator, connection, "another version of the protocol", EXIT_CODE_PROTOCOL);
         return;
     }
-    peer->shards = role == JOB_SERVER ? join->shards : 1;
+    (void)snprintf(who, sizeof who, "%s on %.24s:%" PRIu64, server ? "server" : "worker",
+                   join->host, join->pid);
+    struct peer *peer = admit(coordinator, connection, join, who);
+    if (peer == NULL) {
+        return;
+    }
+    peer->shards = server ? join->shards : 1;
     peer->heard_ns = now_ns;
     log_info("%s joined", peer->name);
     coordinator->nag_at_ns = now_ns;

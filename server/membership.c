@@ -13,6 +13,7 @@ void membership_init(struct membership *membership, uint32_t capacity) {
 }
 
 void membership_remove(struct peer *peer) {
+    free(peer->given);
     free(peer->addresses);
     free(peer->address_bytes);
     *peer = (struct peer){0};

@@ -38,6 +38,8 @@ struct peer {
     int64_t heard_ns;
     uint64_t step, tokens; /* of a worker, from its Beats */
     uint64_t tensor_digest;
+    struct job_values *given;       /* AGREED options that its user gave; freed with the peer */
+    char who[64];                   /* "worker on host:pid", for what differs */
     char name[MEMBERSHIP_NAME_MAX]; /* "worker 1 (host:pid)" */
     uint8_t *addresses;             /* [shards or 1][CHANNEL_ADDRESS_MAX], from Armed */
     size_t *address_bytes;          /* [shards or 1] */

@@ -139,6 +139,20 @@ static void test_conflict_with_the_coordinator(void) {
     rig_close(&rig);
 }
 
+/* Who goes away while gathering takes what its user gave along. */
+static void test_departed_options(void) {
+    static struct rig rig;
+    rig_open(&rig, OWN);
+    side_join(&rig, SERVER, JOB_SERVER, 2, "");
+    side_join(&rig, WORKER_0, JOB_WORKER, 0, "lr=0.001 push=int8");
+    side_drop(&rig, WORKER_0);
+    side_join(&rig, WORKER_0, JOB_WORKER, 0, "lr=0.002");
+    side_join(&rig, WORKER_1, JOB_WORKER, 0, "");
+    CHECK_TEXT(rig.sides[WORKER_1].lr, "0.002");
+    CHECK_TEXT(rig.sides[WORKER_1].push, "bf16");
+    rig_close(&rig);
+}
+
 static void test_unknown_option(void) {
     static struct rig rig;
     rig_open(&rig, OWN);
@@ -371,6 +385,7 @@ int main(void) {
     TEST_RUN(test_out_of_turn);
     TEST_RUN(test_conflict);
     TEST_RUN(test_conflict_with_the_coordinator);
+    TEST_RUN(test_departed_options);
     TEST_RUN(test_unknown_option);
     TEST_RUN(test_extra_peers);
     TEST_RUN(test_late_conflict);
