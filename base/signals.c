@@ -37,6 +37,9 @@ int signals_read(int fd) {
         return 0;
     }
     ending_signals(&set);
+    /* A process that a shell put into the background has them ignored. */
+    (void)signal(SIGINT, SIG_DFL);
+    (void)signal(SIGTERM, SIG_DFL);
     (void)pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     return (int)info.ssi_signo;
 }

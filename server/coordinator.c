@@ -47,11 +47,16 @@ void coordinator_send(struct coordinator *coordinator, uint32_t connection,
     size_t bytes = 0;
     if (message_pack(message, coordinator->packed, MESSAGE_MAX, &bytes) != STATUS_OK) {
         log_error("control message %s is too long to send", message_name(message));
+        coordinator_end(coordinator,
+                        "a control message is too long: use fewer peers or larger blocks",
+                        EXIT_CODE_INTERNAL);
         return;
     }
-    /* A peer that does not read is found by its lease; one that is gone, by its CLOSED event. */
-    if (control->ops->send(control, connection, coordinator->packed, bytes) != STATUS_OK) {
-        log_debug("control message %s was not sent", message_name(message));
+    enum status status = control->ops->send(control, connection, coordinator->packed, bytes);
+    if (status == STATUS_AGAIN) {
+        /* It would miss a message that it must have. Its CLOSED event tells the rest. */
+        log_warn("a peer does not read its control messages: hanging up");
+        control->ops->hang_up(control, connection);
     }
 }
 
@@ -211,6 +216,37 @@ static void take_peer_message(struct coordinator *coordinator, struct peer *peer
     }
 }
 
+/* A connection that may join: kept until it does, for a lease at most. */
+static void note_newcomer(struct coordinator *coordinator, uint32_t connection, int64_t now_ns) {
+    struct control *control = coordinator->config.control;
+    if (coordinator->newcomer_count == COORDINATOR_NEWCOMERS_MAX) {
+        control->ops->hang_up(control, connection);
+        return;
+    }
+    coordinator->newcomers[coordinator->newcomer_count++] =
+        (struct newcomer){.connection = connection, .since_ns = now_ns};
+}
+
+static void forget_newcomer(struct coordinator *coordinator, uint32_t connection) {
+    for (uint32_t i = 0; i < coordinator->newcomer_count; i++) {
+        if (coordinator->newcomers[i].connection == connection) {
+            coordinator->newcomers[i] = coordinator->newcomers[--coordinator->newcomer_count];
+            return;
+        }
+    }
+}
+
+static void drop_late_newcomers(struct coordinator *coordinator, int64_t now_ns) {
+    struct control *control = coordinator->config.control;
+    for (uint32_t i = coordinator->newcomer_count; i-- > 0;) {
+        struct newcomer late = coordinator->newcomers[i];
+        if (now_ns - late.since_ns > job_lease_ns(&coordinator->job)) {
+            control->ops->hang_up(control, late.connection);
+            forget_newcomer(coordinator, late.connection);
+        }
+    }
+}
+
 static void take_packet(struct coordinator *coordinator, const struct control_event *event,
                         int64_t now_ns) {
     const Rubato__Message *message = NULL;
@@ -230,6 +266,7 @@ static void take_packet(struct coordinator *coordinator, const struct control_ev
         take_peer_message(coordinator, peer, message);
     } else if (message->body_case == RUBATO__MESSAGE__BODY_JOIN &&
                coordinator->phase != COORDINATOR_ENDED) {
+        forget_newcomer(coordinator, event->connection);
         coordinator_take_join(coordinator, event->connection, message->join, now_ns);
     }
 }
@@ -311,6 +348,7 @@ static void check_clock(struct coordinator *coordinator, int64_t now_ns) {
     if (coordinator->phase != COORDINATOR_ENDED && now_ns >= coordinator->beat_at_ns) {
         coordinator->beat_at_ns = now_ns + job_heartbeat_ns(&coordinator->job);
         beat(coordinator);
+        drop_late_newcomers(coordinator, now_ns);
     }
 }
 
@@ -320,7 +358,10 @@ void coordinator_poll(struct coordinator *coordinator, int64_t now_ns) {
     while (control->ops->poll(control, now_ns, &event)) {
         if (event.kind == CONTROL_PACKET) {
             take_packet(coordinator, &event, now_ns);
+        } else if (event.kind == CONTROL_OPENED) {
+            note_newcomer(coordinator, event.connection, now_ns);
         } else if (event.kind == CONTROL_CLOSED) {
+            forget_newcomer(coordinator, event.connection);
             struct peer *peer =
                 membership_by_connection(&coordinator->membership, event.connection);
             if (peer != NULL && coordinator->phase != COORDINATOR_ENDED) {

@@ -28,6 +28,14 @@ enum coordinator_phase {
     COORDINATOR_ENDED
 };
 
+#define COORDINATOR_NEWCOMERS_MAX 512
+
+/* A connection that has not joined yet. */
+struct newcomer {
+    uint32_t connection;
+    int64_t since_ns;
+};
+
 struct coordinator_config {
     struct control *control;   /* open and listening; the caller's */
     const struct options *own; /* of the coordinator's process: what its user gave counts first */
@@ -42,6 +50,8 @@ struct coordinator {
     struct options options;
     struct job_agreement agreement;
     struct membership membership;
+    struct newcomer newcomers[COORDINATOR_NEWCOMERS_MAX];
+    uint32_t newcomer_count;
     struct random_stream random;
     uint64_t job_id, epoch;
     int64_t started_ns, beat_at_ns, nag_at_ns;

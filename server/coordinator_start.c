@@ -15,6 +15,9 @@ enum { PROTOCOL_VERSION = 1 };
 
 #define DIFF_MAX ((size_t)4096)
 
+/* A shard's report, some 12 bytes a block, must fit one control message. */
+#define SHARD_BLOCKS_MAX ((uint64_t)65536)
+
 /* Turns a newcomer away. */
 static void refuse(struct coordinator *coordinator, uint32_t connection, const char *reason,
                    int exit_code) {
@@ -238,6 +241,18 @@ static bool keep_tensors(struct coordinator *coordinator, const Rubato__Ready *r
     return tensor_list_unpack(ready->tensors, ready->n_tensors, coordinator->tensors);
 }
 
+/* Blocks of the shard that owns the most. */
+static uint64_t most_blocks(const struct plan *plan) {
+    uint64_t most = 0;
+    uint64_t *counts = memory_zeroed((size_t)plan->shard_count, sizeof *counts);
+    for (uint64_t id = 0; id < plan->block_count; id++) {
+        uint64_t count = ++counts[plan->blocks[id].shard];
+        most = count > most ? count : most;
+    }
+    free(counts);
+    return most;
+}
+
 /* All are ready: compares what the workers' models are made of, and sends the tensors on. */
 static void send_tensors(struct coordinator *coordinator) {
     char reason[512];
@@ -258,11 +273,19 @@ static void send_tensors(struct coordinator *coordinator) {
     uint64_t shards = lay_shards(coordinator);
     if (plan_build(&coordinator->plan, coordinator->tensors, coordinator->tensor_count, shards,
                    (uint64_t)coordinator->job.block_values) != STATUS_OK) {
-        coordinator_end(coordinator, "worker 0 sent tensors that make no plan", EXIT_CODE_PROTOCOL);
+        coordinator_end(coordinator, "the model makes no plan: see --model and --block-values",
+                        EXIT_CODE_USAGE);
+        return;
+    }
+    coordinator->allocated = true;
+    if (most_blocks(&coordinator->plan) > SHARD_BLOCKS_MAX) {
+        coordinator_end(
+            coordinator,
+            "a shard would own more than 65536 blocks: raise --block-values or --shards",
+            EXIT_CODE_USAGE);
         return;
     }
     vote_init(&coordinator->vote, &coordinator->plan);
-    coordinator->allocated = true;
     if (log_enabled(LOG_INFO)) {
         plan_print(&coordinator->plan, stderr);
     }

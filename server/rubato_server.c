@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "proto/program.h"
 #include "server/coordinator.h"
 #include "server/service.h"
 #include "transport/channel_ucx.h"
@@ -222,6 +223,20 @@ static int run_job(struct server *server, bool again) {
     return exit_code;
 }
 
+/* With --stay, whether to wait for another job after this end: not when this process itself is at
+ * fault. A coordinator stays when its peers did not agree. */
+static bool stays_after(const struct server *server, int exit_code) {
+    static const int own_faults[] = {EXIT_CODE_USAGE, EXIT_CODE_INTERNAL, EXIT_CODE_MEMORY,
+                                     EXIT_CODE_CREATE, EXIT_CODE_DENIED};
+    for (size_t i = 0; i < sizeof own_faults / sizeof own_faults[0]; i++) {
+        if (exit_code == own_faults[i]) {
+            return false;
+        }
+    }
+    bool joined = server->job.listen[0] == '\0';
+    return !joined || (exit_code != EXIT_CODE_PROTOCOL && exit_code != EXIT_CODE_MISMATCH);
+}
+
 /* Runs jobs until one is enough. */
 static int run(struct server *server) {
     const struct options options = server->options;
@@ -234,27 +249,20 @@ static int run(struct server *server) {
         server->job = job;
         exit_code = run_job(server, again);
         again = true;
-    } while (job.stay && server->interrupted == 0 && exit_code != EXIT_CODE_CREATE);
+        if (job.stay && exit_code != EXIT_CODE_OK && server->interrupted == 0) {
+            wake_wait(&server->signals, 1, CLOCK_S); /* what failed at once may fail again */
+        }
+    } while (job.stay && server->interrupted == 0 && stays_after(server, exit_code));
     return server->interrupted != 0 ? SIGNALS_EXIT_BASE + server->interrupted : exit_code;
 }
 
 int main(int argc, char **argv) {
     static struct server server; /* large, and lives as long as the process */
-    enum log_level level;
-    options_init(&server.options, job_table, job_table_count, &server.job);
-    if (options_wants(argc, argv, "--help")) {
-        options_print_help(&server.options, JOB_SERVER, usage, stdout);
-        return EXIT_CODE_OK;
-    }
-    if (options_parse(&server.options, JOB_SERVER, argc, argv) != STATUS_OK) {
-        return EXIT_CODE_USAGE;
-    }
-    if (options_wants(argc, argv, "--print-config")) {
-        options_print_config(&server.options, JOB_SERVER, stdout);
-        return EXIT_CODE_OK;
-    }
-    if (log_level_parse(server.job.log_level, &level) == STATUS_OK) {
-        log_set_level(level);
+    static const struct program program = {
+        .name = "rubato-server", .usage = usage, .role = JOB_SERVER};
+    int exit_code = EXIT_CODE_OK;
+    if (!program_begin(&program, &server.options, &server.job, argc, argv, &exit_code)) {
+        return exit_code;
     }
     enum status status = endpoint_init(&server.endpoint, &server.job);
     if (status == STATUS_OK) {

@@ -5,6 +5,7 @@
 #include "proto/tensor_list.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum status service_init(struct service *service, const struct service_config *config,
@@ -156,7 +157,10 @@ static void take_verdict(struct service *service, const Rubato__Verdict *message
                                    .scale = message->scale,
                                    .norm = message->norm};
     for (uint32_t i = 0; i < service->running; i++) {
-        /* A shard answers each report's verdict before it reports again, so there is room. */
+        if (service->shards[i].block_count == 0) {
+            continue; /* it has no part in rounds */
+        }
+        /* A shard takes each report's verdict before it reports again, so there is room. */
         ASSERT(ring_push(&service->shards[i].verdicts, &verdict) == STATUS_OK);
         if (service->config.threads) {
             wake_signal(&service->threads[i].wake);
@@ -199,12 +203,37 @@ static bool send_reports(struct service *service) {
             wire.sums_of_squares = (double *)report.sums_of_squares;
             message.body_case = RUBATO__MESSAGE__BODY_REPORT;
             message.report = &wire;
-            /* Without the coordinator there is no job: the member's state says so next. */
-            (void)!member_send(&service->member, &message);
+            enum status status = member_send(&service->member, &message);
+            /* A lost coordinator shows in the member's state; anything else would stop the round
+             * without a word. */
+            if (status != STATUS_OK && status != STATUS_PEER_LOST) {
+                member_leave(&service->member, "it cannot report a round",
+                             (int)status_exit_code(status));
+            }
             worked = true;
         }
     }
     return worked;
+}
+
+/* A worker whose data channel broke, though nothing has ended the job for a lease: it never will. */
+static void check_channels(struct service *service, int64_t now_ns) {
+    char reason[96];
+    for (uint32_t i = 0; i < service->running; i++) {
+        int64_t worker = atomic_load(&service->shards[i].lost_worker);
+        if (worker < 0 || service->member.state == MEMBER_ENDED) {
+            continue;
+        }
+        if (service->lost_ns == 0) {
+            service->lost_ns = now_ns;
+        }
+        if (now_ns - service->lost_ns > job_lease_ns(service->job)) {
+            (void)snprintf(reason, sizeof reason, "its data channel to worker %" PRId64 " broke",
+                           worker);
+            log_error("%s", reason);
+            member_leave(&service->member, reason, EXIT_CODE_UNREACHABLE);
+        }
+    }
 }
 
 bool service_poll(struct service *service, int64_t now_ns) {
@@ -221,6 +250,7 @@ bool service_poll(struct service *service, int64_t now_ns) {
     for (uint32_t i = 0; i < service->running && !service->config.threads; i++) {
         worked = shard_poll(&service->shards[i]) || worked;
     }
+    check_channels(service, now_ns);
     return send_reports(service) || worked;
 }
 

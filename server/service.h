@@ -34,6 +34,7 @@ struct service {
     struct shard *shards;      /* [shards] */
     struct shard_thread *threads;
     uint32_t shard_count; /* of this process */
+    int64_t lost_ns;      /* since when a worker's data channel is known to be broken; 0: none */
     uint32_t running;     /* shards that were initialised */
 };
 

@@ -100,6 +100,7 @@ static void lay_out(struct shard *shard, bool two_moments, size_t buffer_bytes) 
 
 enum status shard_init(struct shard *shard, const struct shard_config *config) {
     *shard = (struct shard){.config = *config, .round = 1};
+    atomic_init(&shard->lost_worker, -1);
     TRY(job_discipline(config->job->mode, &shard->discipline));
     shard->by_round = admission_by_round(&shard->discipline);
     shard->workers = (uint32_t)config->job->workers;
@@ -264,6 +265,15 @@ static bool take_received(struct shard *shard, const struct channel_event *event
     return take_frame(shard, &frame, event);
 }
 
+static void note_lost(struct shard *shard, uint32_t worker) {
+    int64_t none = -1;
+    log_debug("channel to worker %u broke", worker);
+    if (atomic_compare_exchange_strong(&shard->lost_worker, &none, worker) &&
+        shard->config.reported != NULL) {
+        wake_signal(shard->config.reported);
+    }
+}
+
 bool shard_poll(struct shard *shard) {
     struct channel *channel = shard->config.channel;
     struct channel_event events[EVENTS_A_POLL];
@@ -279,7 +289,7 @@ bool shard_poll(struct shard *shard) {
         } else if (event->kind == CHANNEL_SENT) {
             reply_sent(shard, event->cookie);
         } else {
-            log_debug("channel to worker %u broke", event->peer);
+            note_lost(shard, event->peer);
         }
     }
     while (ring_pop(&shard->verdicts, &verdict) == STATUS_OK) {

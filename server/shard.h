@@ -29,6 +29,8 @@
 #include "server/vote.h"
 #include "transport/channel.h"
 
+#include <stdatomic.h>
+
 #define SHARD_NO_SLOT   UINT32_MAX
 #define SHARD_NO_BUFFER UINT32_MAX
 
@@ -115,6 +117,7 @@ struct shard {
     struct ring verdicts; /* struct vote_verdict: control thread -> shard */
     struct arena arena;
     struct shard_counters counters;
+    _Atomic int64_t lost_worker; /* the first whose channel broke, -1: none; any thread may read */
 };
 
 /* What a shard asks of its channel, from the plan: to be opened before shard_init. */

@@ -59,6 +59,7 @@ static void fake_channel_close(struct channel *channel) {
 }
 
 static const struct channel_ops fake_channel_ops = {.name = "fake",
+                                                    .lossy = true,
                                                     .send = fake_channel_send,
                                                     .poll = fake_channel_poll,
                                                     .release = fake_channel_release,

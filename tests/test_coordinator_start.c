@@ -296,8 +296,8 @@ static void test_malformed_tensors(void) {
             SIDE_SAY(&rig, WORKER_1, READY, ready, &ready);
             side_ready(&rig, SERVER, 0);
         }
-        rig_expect_end(&rig, -1, EXIT_CODE_PROTOCOL,
-                       wrong == 2 ? "worker 0 sent tensors that make no plan"
+        rig_expect_end(&rig, -1, wrong == 2 ? EXIT_CODE_USAGE : EXIT_CODE_PROTOCOL,
+                       wrong == 2 ? "the model makes no plan: see --model and --block-values"
                                   : "worker 0 sent malformed tensors");
         rig_close(&rig);
     }

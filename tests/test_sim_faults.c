@@ -125,6 +125,38 @@ static void run_seed(uint64_t seed) {
     sim_close(&sim);
 }
 
+/* Only the data connections of a process break, for ever: the control channel beats on, so no lease
+ * ends the job. Someone who is concerned must say so, a lease later. */
+static void broken_data_ends_the_job(void) {
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        static struct sim sim;
+        char options[512];
+        (void)snprintf(options, sizeof options,
+                       "model=gpt2:1x16x2 vocab=32 seq-len=8 batch=2 steps=4000 block-values=300 "
+                       "lease=2 mode=%s",
+                       modes[seed % 3]);
+        struct sim_config config = {.seed = seed,
+                                    .servers = 2,
+                                    .shards = 1,
+                                    .workers = 2,
+                                    .options = options,
+                                    .faults = {.delay_max_ns = 5 * CLOCK_MS},
+                                    .step_max_ns = 20 * CLOCK_MS,
+                                    .data = &data};
+        sim_open(&sim, &config);
+        while (loop_now_ns(sim.loop) < 500 * CLOCK_MS && sim_step(&sim)) {
+        }
+        loop_cut_data(sim.loop, seed % 2 == 0 ? sim_server_node(1) : sim_worker_node(&sim, 1));
+        int64_t limit_ns = loop_now_ns(sim.loop) + 4 * CLOCK_S;
+        while (sim_step(&sim)) {
+            CHECK(loop_now_ns(sim.loop) < limit_ns);
+        }
+        CHECK_INT(sim.coordinator.exit_code, EXIT_CODE_UNREACHABLE);
+        CHECK(strstr(sim.coordinator.reason, "data channel") != NULL);
+        sim_close(&sim);
+    }
+}
+
 static void everyone_ends(void) {
     const char *one = getenv("SEED");
     for (uint64_t seed = 0; seed < SEEDS && one == NULL; seed++) {
@@ -141,6 +173,7 @@ int main(void) {
         text[i] = (uint8_t)((i * i / 7 + i / 3) % 32);
     }
     CHECK(data_parse(&data, text, sizeof text, "text") == STATUS_OK);
+    TEST_RUN(broken_data_ends_the_job);
     TEST_RUN(everyone_ends);
     return 0;
 }

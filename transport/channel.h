@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "proto/frame.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -59,6 +60,9 @@ struct channel_stats {
 
 struct channel_ops {
     const char *name;
+
+    /* Frames may be lost while the peer lives (the simulator): unanswered ones must be repeated. */
+    bool lossy;
 
     /* This channel's address -> address [*bytes], capacity CHANNEL_ADDRESS_MAX. */
     enum status (*address)(struct channel *channel, uint8_t *address, size_t *bytes);

@@ -25,7 +25,7 @@
 #define CONTROL_KEY_BYTES ((size_t)32)
 
 #define CONTROL_TCP_PENDING_MAX     64   /* came in, not authenticated yet */
-#define CONTROL_TCP_CONNECTIONS_MAX 1088 /* 1024 and the pending ones */
+#define CONTROL_TCP_CONNECTIONS_MAX 2624 /* 1024 servers, 1024 workers, those who may join */
 
 /* key: [CONTROL_KEY_BYTES] or NULL for plain TCP; copied. MEMORY or IO (descriptors), logged. */
 enum status control_tcp_open(struct control **control, const uint8_t *key) WARN_UNUSED;

@@ -54,7 +54,8 @@ enum status endpoint_open_control(const struct endpoint *endpoint, struct contro
 
 enum status endpoint_choose_device(struct endpoint *endpoint, const struct job *job,
                                    const char *local_ip) {
-    if (job->net_devices[0] != '\0') {
+    endpoint->devices_given = job->net_devices[0] != '\0';
+    if (endpoint->devices_given) {
         (void)snprintf(endpoint->net_devices, sizeof endpoint->net_devices, "%s", job->net_devices);
         return STATUS_OK;
     }
@@ -69,5 +70,10 @@ enum status endpoint_choose_device(struct endpoint *endpoint, const struct job *
 enum status endpoint_open_channel(void *context, const struct channel_config *config,
                                   struct channel **channel) {
     const struct endpoint *endpoint = context;
-    return channel_ucx_open(channel, config, endpoint->net_devices);
+    enum status status = channel_ucx_open(channel, config, endpoint->net_devices);
+    if (status == STATUS_DEVICE && endpoint->devices_given) {
+        log_error("--net-devices %s: UCX cannot use it", endpoint->net_devices);
+        return STATUS_INVALID;
+    }
+    return status;
 }

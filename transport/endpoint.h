@@ -17,6 +17,7 @@ struct endpoint {
     char port[16];
     char bind_host[OPTION_TEXT_MAX]; /* where the coordinator listens: --bind, or as above */
     char bind_port[16];
+    bool devices_given;                /* by the user */
     char net_devices[OPTION_TEXT_MAX]; /* for the data channels; "" until endpoint_choose_device */
 };
 

@@ -370,6 +370,7 @@ static void loop_channel_close(struct channel *base) {
 
 static const struct channel_ops loop_channel_ops = {
     .name = "loop",
+    .lossy = true,
     .address = loop_address,
     .connect = loop_connect,
     .send = loop_send,
@@ -454,6 +455,17 @@ void loop_cut(struct loop *loop, uint32_t node, bool silent) {
     for (size_t id = 0; id < loop->channel_count; id++) {
         const struct loop_channel *channel = loop->channels[id];
         if (channel && channel->node == node) tell_lost(loop, channel);
+    }
+}
+
+void loop_cut_data(struct loop *loop, uint32_t node) {
+    for (size_t id = 0; id < loop->channel_count; id++) {
+        struct loop_channel *channel = loop->channels[id];
+        if (!channel || channel->node != node) continue;
+        tell_lost(loop, channel);
+        for (size_t other = 0; other < loop->channel_count; other++) {
+            if (other != id && loop->channels[other]) deliver_lost(channel, other);
+        }
     }
 }
 

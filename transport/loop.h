@@ -55,6 +55,9 @@ void loop_advance(struct loop *loop, int64_t now_ns);
  * there is no way back. */
 void loop_cut(struct loop *loop, uint32_t node, bool silent);
 
+/* Data connections of the node break, both ways, as CHANNEL_PEER_LOST tells; control goes on. */
+void loop_cut_data(struct loop *loop, uint32_t node);
+
 void loop_count(const struct loop *loop, struct loop_counts *counts);
 
 #endif

@@ -7,6 +7,7 @@
 #include "worker/cadence.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 enum { EVENTS_A_POLL = 64 };
@@ -37,8 +38,12 @@ enum status exchange_init(struct exchange *exchange, const struct exchange_confi
                                   .commits = cadence_commits(&discipline),
                                   .push = codec_find(config->job->push),
                                   .pull = codec_find(config->job->pull),
-                                  .resend_ns = job_lease_ns(config->job) / 2};
+                                  .lost_shard = -1};
     ASSERT(exchange->push != NULL && exchange->pull != NULL);
+    /* Where frames cannot be lost, a late answer is a slow peer's; repeating whole pushes would
+     * only load the link. The rare repetition is for a frame that was found damaged. */
+    int64_t lease_ns = job_lease_ns(config->job);
+    exchange->resend_ns = config->channel->ops->lossy ? lease_ns / 2 : 12 * lease_ns;
     size_t bytes = arena_need((size_t)plan->block_count * sizeof(struct exchange_block)) +
                    arena_need((size_t)plan->shard_count * sizeof(bool)) +
                    arena_need((size_t)plan->largest_block * sizeof(float));
@@ -115,6 +120,8 @@ void exchange_commit(struct exchange *exchange, uint64_t seq) {
     for (uint64_t id = 0; id < plan->block_count; id++) {
         exchange->commit_sum += exchange->blocks[id].sum_of_squares;
     }
+    exchange->nonfinite_in_row =
+        isfinite(exchange->commit_sum) ? 0 : exchange->nonfinite_in_row + 1;
     exchange->commits_unsent = plan->shard_count;
     memset(exchange->commit_due, true, (size_t)plan->shard_count * sizeof(bool));
 }
@@ -327,6 +334,10 @@ bool exchange_poll(struct exchange *exchange, int64_t now_ns) {
             take_sent(exchange, event->cookie);
         } else if (event->kind == CHANNEL_PEER_LOST) {
             log_debug("channel to shard %u broke", event->peer);
+            if (exchange->lost_shard < 0) {
+                exchange->lost_shard = event->peer;
+                exchange->lost_ns = now_ns;
+            }
         }
     }
     resend(exchange, now_ns);

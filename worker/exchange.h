@@ -3,8 +3,8 @@
  * Push and pull are one exchange: the answer to a block's push is the block's new weights, which
  * are installed in place. A block has at most one request open; each request has a ticket that its
  * answer repeats, so that a late answer to an older request is known. An encoded push stays in its
- * buffer until it is answered: what is not answered within half a lease is sent again, the same
- * bytes. A state machine without threads or waits, polled by its owner. Memory is one arena, from
+ * buffer until it is answered; on a channel that may lose frames, what is not answered within half a
+ * lease is sent again, the same bytes. A state machine without threads or waits, polled by its owner. Memory is one arena, from
  * the plan: one encoded push a block.
  */
 #ifndef RUBATO_WORKER_EXCHANGE_H
@@ -69,6 +69,9 @@ struct exchange {
     bool *commit_due;        /* [shard_count] */
     int64_t commit_ns;
     int64_t resend_ns;
+    int64_t lost_shard; /* the first whose channel broke, -1: none; and since when */
+    int64_t lost_ns;
+    int64_t nonfinite_in_row; /* commits of gradients that are not finite */
     struct exchange_counters counters;
     struct arena arena;
 };

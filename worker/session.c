@@ -7,11 +7,15 @@
 #include "worker/cadence.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* The plan's block count is bounded (PLAN_BLOCKS_MAX) but unknown when the ring is made; a trainer
  * that meets a full ring waits for the session, which never waits for the trainer. */
 enum { COMMAND_ITEMS = 4096, EVENT_ITEMS = 64 };
+
+/* As many as the vote allows rounds (server/coordinator.c). */
+enum { NONFINITE_IN_ROW_MAX = 10 };
 
 enum status session_init(struct session *session, const struct session_config *config,
                          int64_t now_ns) {
@@ -223,6 +227,23 @@ static void end(struct session *session) {
     }
 }
 
+/* What goes wrong without any message: a broken data channel, and a model that has diverged. The
+ * coordinator may know better why a shard is gone; it has a lease to say so. */
+static void check_exchange(struct session *session, int64_t now_ns) {
+    const struct exchange *exchange = &session->exchange;
+    char reason[96];
+    if (exchange->lost_shard >= 0 && now_ns - exchange->lost_ns > job_lease_ns(session->job)) {
+        (void)snprintf(reason, sizeof reason, "its data channel to shard %" PRId64 " broke",
+                       exchange->lost_shard);
+        log_error("%s", reason);
+        member_leave(&session->member, reason, EXIT_CODE_UNREACHABLE);
+    } else if (exchange->nonfinite_in_row >= NONFINITE_IN_ROW_MAX) {
+        log_error("diverged: %d gradients in a row were not finite; try a lower --lr",
+                  NONFINITE_IN_ROW_MAX);
+        member_leave(&session->member, "its gradients diverged", EXIT_CODE_TRAINING);
+    }
+}
+
 bool session_poll(struct session *session, int64_t now_ns) {
     bool worked = false;
     const Rubato__Message *message;
@@ -246,6 +267,7 @@ bool session_poll(struct session *session, int64_t now_ns) {
     worked = take_commands(session) || worked;
     if (session->exchanging && session->connected) {
         worked = exchange_poll(&session->exchange, now_ns) || worked;
+        check_exchange(session, now_ns);
         if (session->settling && exchange_settled(&session->exchange)) {
             session->settling = false;
             tell_trainer(session, SESSION_SETTLED);
