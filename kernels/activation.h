@@ -1,8 +1,9 @@
-/* activation.h - GELU with the tanh formula, and the element-wise additions around it.
+/* activation.h - GELU with the tanh formula, SwiGLU, and the element-wise additions around them.
  *
  * gelu(x) = x / 2 * (1 + tanh(u)), u = sqrt(2 / pi) * (x + 0.044715 x^3): "gelu_new" of Hugging
  * Face (Hendrycks, Gimpel, arXiv 1606.08415). It is computed as x * sigmoid(2 u), the same
  * function, which loses no digits where tanh is near -1.
+ * swiglu(gate, up) = gate * sigmoid(gate) * up (Shazeer, arXiv 2002.05202).
  * All arrays are f32 on the host and the caller's. The bits do not depend on the thread count. The
  * _ref twins are the oracles. Any thread may call.
  */
@@ -18,6 +19,14 @@ void gelu_forward_ref(const float *x, float *y, int64_t N);
 /* dx [N] = dy [N] * gelu'(x [N]); dx may be dy. */
 void gelu_backward(const float *x, const float *dy, float *dx, int64_t N);
 void gelu_backward_ref(const float *x, const float *dy, float *dx, int64_t N);
+
+/* x [R, 2F], a row's F gates and then its F ups -> y [R, F]. */
+void swiglu_forward(const float *x, float *y, int64_t R, int64_t F);
+void swiglu_forward_ref(const float *x, float *y, int64_t R, int64_t F);
+
+/* dy [R, F] -> dx [R, 2F], gates and ups as in x; dx may be x. */
+void swiglu_backward(const float *x, const float *dy, float *dx, int64_t R, int64_t F);
+void swiglu_backward_ref(const float *x, const float *dy, float *dx, int64_t R, int64_t F);
 
 /* y [R, C] += bias [C] to every row. */
 void bias_add(float *y, const float *bias, int64_t R, int64_t C);

@@ -43,6 +43,27 @@ KERNEL_CLONES static void gelu_backward_piece(const float *x, const float *dy, f
     }
 }
 
+KERNEL_CLONES static void swiglu_forward_row(const float *restrict x, float *restrict y,
+                                             int64_t F) {
+    for (int64_t i = 0; i < F; i++)
+        y[i] = x[i] / (1.0F + exp_f32(-x[i])) * x[F + i];
+}
+
+/* dx may be x: within an iteration the reads come first. */
+KERNEL_CLONES static void swiglu_backward_row(const float *x, const float *restrict dy, float *dx,
+                                              int64_t F) {
+#pragma omp simd
+    for (int64_t i = 0; i < F; i++) {
+        /* Held where e^-gate would overflow: sigmoid and derivative are nothing there. */
+        float gate = x[i] < -88.0F ? -88.0F : x[i];
+        float up = x[F + i];
+        float e = exp_f32(-gate);
+        float sigmoid = 1.0F / (1.0F + e);
+        dx[i] = dy[i] * up * (sigmoid + gate * (sigmoid * (e * sigmoid)));
+        dx[F + i] = dy[i] * (gate * sigmoid);
+    }
+}
+
 KERNEL_CLONES static void add_piece(const float *a, const float *b, float *y, int64_t N) {
 #pragma omp simd
     for (int64_t i = 0; i < N; i++)
@@ -70,6 +91,18 @@ void gelu_backward(const float *x, const float *dy, float *dx, int64_t N) {
 #pragma omp parallel for if (N >= PARALLEL_MIN)
     for (int64_t i = 0; i < N; i += PIECE)
         gelu_backward_piece(x + i, dy + i, dx + i, smaller(PIECE, N - i));
+}
+
+void swiglu_forward(const float *x, float *y, int64_t R, int64_t F) {
+#pragma omp parallel for if (R * F >= PARALLEL_MIN)
+    for (int64_t r = 0; r < R; r++)
+        swiglu_forward_row(x + 2 * r * F, y + r * F, F);
+}
+
+void swiglu_backward(const float *x, const float *dy, float *dx, int64_t R, int64_t F) {
+#pragma omp parallel for if (R * F >= PARALLEL_MIN)
+    for (int64_t r = 0; r < R; r++)
+        swiglu_backward_row(x + 2 * r * F, dy + r * F, dx + 2 * r * F, F);
 }
 
 void bias_add(float *y, const float *bias, int64_t R, int64_t C) {

@@ -25,6 +25,24 @@ void gelu_backward_ref(const float *x, const float *dy, float *dx, int64_t N) {
     }
 }
 
+void swiglu_forward_ref(const float *x, float *y, int64_t R, int64_t F) {
+    for (int64_t i = 0; i < R * F; i++) {
+        const float *gate = x + i / F * 2 * F + i % F;
+        double g = (double)gate[0];
+        y[i] = (float)(g / (1.0 + exp(-g)) * (double)gate[F]);
+    }
+}
+
+void swiglu_backward_ref(const float *x, const float *dy, float *dx, int64_t R, int64_t F) {
+    for (int64_t i = 0; i < R * F; i++) {
+        int64_t at = i / F * 2 * F + i % F;
+        double g = (double)x[at], up = (double)x[at + F], d = (double)dy[i];
+        double sigmoid = 1.0 / (1.0 + exp(-g));
+        dx[at] = (float)(d * up * sigmoid * (1.0 + g * (1.0 - sigmoid)));
+        dx[at + F] = (float)(d * g * sigmoid);
+    }
+}
+
 void bias_add_ref(float *y, const float *bias, int64_t R, int64_t C) {
     for (int64_t r = 0; r < R; r++) {
         for (int64_t c = 0; c < C; c++)

@@ -1,207 +1,424 @@
-/* attention_cpu.c - a head of a sequence is one task; its matrix products are made in bands of
- * BAND rows, so that of the triangle above the diagonal only a band's own corner is computed.
+/* attention_cpu.c - tiles of TILE queries by TILE keys; forward's task is a tile of queries of a
+ * head, backward's a head of keys and values with all its queries, so that each sum is one task's
+ * and the bits do not depend on the thread count.
  *
- * Within a task matmul() runs on one thread, which is also why the bits do not depend on the thread
- * count. The corner is set to zero by the softmax, so products over whole bands are right.
+ * Scores are kept transposed, [keys, queries]: then the softmax goes down the columns with a query
+ * in each lane, and of all operands only the tile of queries (in backward also of y's gradient) has
+ * to be transposed, once for all tiles of keys. On the diagonal, products and softmax leave out
+ * what is above it, in steps of LANES.
  */
 #include "base/assert.h"
 #include "kernels/attention.h"
 #include "kernels/dispatch.h"
 #include "kernels/exp.h"
-#include "kernels/matmul.h"
+#include "kernels/tile_matmul.h"
 
 #include <math.h>
 #include <omp.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum {
-    BAND = 64, /* a multiple of LANES */
-    LANES = 16
+    TILE = 64,            /* a multiple of LANES */
+    LANES = TILE_COLUMNS, /* queries that the softmax takes at a time */
+    CORNER = 4            /* a transposition's unit */
 };
 
-/* One head of one sequence; D channels. Rows of query, key, value (and gradients of them) are
- * `stride` values apart, those of y `C`, those of the [T, T] matrices `T`. */
-struct head {
-    int64_t T, D, C, stride;
-    float scale; /* of the scores; the softmax applies it */
+typedef float quad __attribute__((vector_size(CORNER * sizeof(float))));
+
+/* A shape, and the distances that follow from it. */
+struct layout {
+    int64_t B, T, heads, kv_heads, D;
+    int64_t width; /* D up to a multiple of TILE_COLUMNS: row of a tile in scratch */
+    int64_t stride_qkv, stride_y;
+    float scale;
 };
 
-/* Columns of row t that the loops below run over: whole vectors, where T has room for them. */
-static int64_t padded(int64_t t, int64_t T) {
-    int64_t width = (t + LANES) / LANES * LANES;
-    return width < T ? width : T;
+/* A thread's scratch. */
+struct work {
+    float *queries;               /* [TILE, width], scaled */
+    float *queries_t;             /* [width, TILE] */
+    float *dy;                    /* [TILE, width] */
+    float *dy_t;                  /* [width, TILE] */
+    float *other;                 /* [TILE, width] keys or values */
+    float *sums;                  /* [TILE, width] of y, or of the queries' gradient */
+    float *p;                     /* [TILE keys, TILE queries] scores, then probabilities */
+    float *dp;                    /* [TILE keys, TILE queries] their gradients */
+    float *most, *total, *factor; /* [TILE]: of forward */
+    float *lse, *mean;            /* [TILE]: of backward; the first two of these */
+};
+
+/* Queries first .. first + count - 1 and keys first_key .. first_key + keys - 1. */
+struct tile {
+    int64_t first, count, first_key, keys;
+    bool diagonal; /* first == first_key: queries do not see all of the keys */
+    bool add;      /* to the gradients of keys and values, which others have set */
+};
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
 }
 
-/* row [T]: products with keys 0..t -> softmax(scale * products), zero beyond. */
-KERNEL_CLONES static void softmax_row(float *restrict row, float scale, int64_t t, int64_t T) {
-    int64_t width = padded(t, T);
-    for (int64_t s = t + 1; s < width; s++)
-        row[s] = -INFINITY;
-    float most = row[0], sum = 0.0F;
-#pragma omp simd reduction(max : most)
-    for (int64_t s = 0; s < width; s++)
-        most = row[s] > most ? row[s] : most;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t s = 0; s < width; s++) {
-        row[s] = exp_f32((row[s] - most) * scale);
-        sum += row[s];
-    }
-    float factor = 1.0F / sum;
-    for (int64_t s = 0; s < width; s++)
-        row[s] *= factor;
-    memset(row + width, 0, (size_t)(T - width) * sizeof *row);
+static struct layout layout_of(const struct attention_shape *shape) {
+    ASSERT_OP(shape->heads % shape->kv_heads, ==, 0);
+    int64_t D = shape->head_size;
+    return (struct layout){.B = shape->B,
+                           .T = shape->T,
+                           .heads = shape->heads,
+                           .kv_heads = shape->kv_heads,
+                           .D = D,
+                           .width = (D + TILE_COLUMNS - 1) / TILE_COLUMNS * TILE_COLUMNS,
+                           .stride_qkv = (shape->heads + 2 * shape->kv_heads) * D,
+                           .stride_y = shape->heads * D,
+                           .scale = 1.0F / sqrtf((float)D)};
 }
 
-/* d [T]: gradient of the probabilities p -> of the products, columns 0..t; zero up to `end`. Where
- * p is zero, so is the result, once d is finite. */
-KERNEL_CLONES static void softmax_backward_row(const float *restrict p, float *restrict d,
-                                               float scale, int64_t t, int64_t end) {
-    int64_t width = padded(t, end);
-    float sum = 0.0F;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t s = 0; s < width; s++)
-        sum += p[s] * d[s];
-    for (int64_t s = 0; s < width; s++)
-        d[s] = p[s] * (d[s] - sum) * scale;
-    memset(d + width, 0, (size_t)(end - width) * sizeof *d);
+/* Floats of a struct work. */
+static int64_t work_size(const struct layout *layout) {
+    return TILE * (6 * layout->width + INT64_C(2) * TILE + 3);
 }
 
-static int64_t band_end(int64_t first, int64_t T) {
-    return T - first < BAND ? T : first + BAND;
+static struct work work_of(const struct layout *layout, float *scratch, int thread) {
+    int64_t rows = TILE * layout->width;
+    float *at = scratch + thread * work_size(layout);
+    float *scores = at + 6 * rows, *lanes = scores + INT64_C(2) * TILE * TILE;
+    return (struct work){.queries = at,
+                         .queries_t = at + rows,
+                         .dy = at + 2 * rows,
+                         .dy_t = at + 3 * rows,
+                         .other = at + 4 * rows,
+                         .sums = at + 5 * rows,
+                         .p = scores,
+                         .dp = scores + INT64_C(1) * TILE * TILE,
+                         .most = lanes,
+                         .total = lanes + TILE,
+                         .factor = lanes + INT64_C(2) * TILE,
+                         .lse = lanes,
+                         .mean = lanes + TILE};
 }
 
-/* Rows of queries (or of y's gradient) times all keys (values) up to the band's end -> [.., T]. */
-static struct matmul against_keys(const struct head *head, int64_t first, int64_t stride_a) {
-    int64_t end = band_end(first, head->T);
-    return (struct matmul){.rows = end - first,
-                           .cols = end,
-                           .inner = head->D,
-                           .transpose_b = true,
-                           .stride_a = stride_a,
-                           .stride_b = head->stride,
-                           .stride_c = head->T};
-}
-
-/* Rows of a [T, T] matrix times values (or keys) up to the band's end. */
-static struct matmul mix_of_values(const struct head *head, int64_t first, int64_t stride_c) {
-    int64_t end = band_end(first, head->T);
-    return (struct matmul){.rows = end - first,
-                           .cols = head->D,
-                           .inner = end,
-                           .stride_a = head->T,
-                           .stride_b = head->stride,
-                           .stride_c = stride_c};
-}
-
-/* Columns of a [T, T] matrix, from the band's first row on, times queries (or y's gradient). */
-static struct matmul sum_over_queries(const struct head *head, int64_t first, int64_t stride_b) {
-    return (struct matmul){.rows = band_end(first, head->T) - first,
-                           .cols = head->D,
-                           .inner = head->T - first,
-                           .transpose_a = true,
-                           .stride_a = head->T,
-                           .stride_b = stride_b,
-                           .stride_c = head->stride};
-}
-
-static void forward_head(const struct head *head, const float *qkv, float *rows, float *y) {
-    const float *key = qkv + head->C, *value = qkv + 2 * head->C;
-    for (int64_t first = 0; first < head->T; first += BAND) {
-        float *band = rows + first * head->T;
-        struct matmul scores = against_keys(head, first, head->stride);
-        matmul(&scores, qkv + first * head->stride, key, band);
-        for (int64_t t = first; t < band_end(first, head->T); t++)
-            softmax_row(rows + t * head->T, head->scale, t, head->T);
-        struct matmul mix = mix_of_values(head, first, head->C);
-        matmul(&mix, band, value, y + first * head->C);
+/* from [count, D] with rows `stride` apart, times scale -> to [count, width], zero beyond D. */
+KERNEL_CLONES static void pack_rows(const struct layout *layout, const float *restrict from,
+                                    int64_t stride, int64_t count, float scale,
+                                    float *restrict to) {
+    int64_t D = layout->D, width = layout->width;
+    for (int64_t i = 0; i < count; i++) {
+        const float *row = from + i * stride;
+        for (int64_t d = 0; d < D; d++)
+            to[i * width + d] = row[d] * scale;
+        for (int64_t d = D; d < width; d++)
+            to[i * width + d] = 0.0F;
     }
 }
 
-/* Gradients of the queries, and of the products with the keys -> dscores. */
-static void backward_queries(const struct head *head, const float *qkv, const float *rows,
-                             const float *dy, float *dqkv, float *dscores) {
-    const float *key = qkv + head->C, *value = qkv + 2 * head->C;
-    for (int64_t first = 0; first < head->T; first += BAND) {
-        int64_t end = band_end(first, head->T);
-        float *band = dscores + first * head->T;
-        struct matmul probabilities = against_keys(head, first, head->C);
-        matmul(&probabilities, dy + first * head->C, value, band);
-        for (int64_t t = first; t < end; t++)
-            softmax_backward_row(rows + t * head->T, dscores + t * head->T, head->scale, t, end);
-        struct matmul queries = mix_of_values(head, first, head->stride);
-        matmul(&queries, band, key, dqkv + first * head->stride);
+/* Four rows of four, `stride` apart -> their columns, TILE apart. */
+static void transpose_corner(const float *from, int64_t stride, float *to) {
+    quad a, b, c, d;
+    memcpy(&a, from, sizeof a);
+    memcpy(&b, from + stride, sizeof b);
+    memcpy(&c, from + 2 * stride, sizeof c);
+    memcpy(&d, from + 3 * stride, sizeof d);
+    quad low_ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    quad high_ab = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    quad low_cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    quad high_cd = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    a = __builtin_shufflevector(low_ab, low_cd, 0, 1, 4, 5);
+    b = __builtin_shufflevector(low_ab, low_cd, 2, 3, 6, 7);
+    c = __builtin_shufflevector(high_ab, high_cd, 0, 1, 4, 5);
+    d = __builtin_shufflevector(high_ab, high_cd, 2, 3, 6, 7);
+    memcpy(to, &a, sizeof a);
+    memcpy(to + TILE, &b, sizeof b);
+    memcpy(to + INT64_C(2) * TILE, &c, sizeof c);
+    memcpy(to + INT64_C(3) * TILE, &d, sizeof d);
+}
+
+/* from [count, width] -> to [width, TILE]; columns from count on become zero up to a multiple of
+ * LANES. */
+static void transpose(float *from, int64_t count, int64_t width, float *to) {
+    int64_t padded = (count + LANES - 1) / LANES * LANES;
+    memset(from + count * width, 0, (size_t)((padded - count) * width) * sizeof *from);
+    for (int64_t i = 0; i < padded; i += CORNER) {
+        for (int64_t d = 0; d < width; d += CORNER)
+            transpose_corner(from + i * width + d, width, to + d * TILE + i);
     }
 }
 
-/* A band of columns is zero above the band's rows, so the sums start there. */
-static void backward_keys_values(const struct head *head, const float *qkv, const float *rows,
-                                 const float *dy, float *dqkv, const float *dscores) {
-    float *dkey = dqkv + head->C, *dvalue = dqkv + 2 * head->C;
-    for (int64_t first = 0; first < head->T; first += BAND) {
-        int64_t corner = first * head->T + first, row = first * head->stride;
-        struct matmul keys = sum_over_queries(head, first, head->stride);
-        matmul(&keys, dscores + corner, qkv + row, dkey + row);
-        struct matmul values = sum_over_queries(head, first, head->C);
-        matmul(&values, rows + corner, dy + first * head->C, dvalue + row);
+/* left [keys, D] times the transposed tile right_t -> scores [keys, queries]. On the diagonal only
+ * columns from a step's first key on. */
+static void multiply_scores(const struct layout *layout, const struct tile *tile, const float *left,
+                            const float *right_t, float *scores) {
+    int64_t columns = (tile->count + LANES - 1) / LANES * LANES;
+    int64_t step = tile->diagonal ? LANES : tile->keys;
+    for (int64_t i = 0; i < tile->keys; i += step) {
+        int64_t from = tile->diagonal ? i : 0;
+        struct matmul shape = {.rows = smaller(step, tile->keys - i),
+                               .cols = columns - from,
+                               .inner = layout->D,
+                               .stride_a = layout->stride_qkv,
+                               .stride_b = TILE,
+                               .stride_c = TILE};
+        tile_matmul(&shape, left + i * layout->stride_qkv, right_t + from,
+                    scores + i * TILE + from);
     }
 }
 
-static struct head head_of(const struct attention_shape *shape) {
-    ASSERT_OP(shape->C % shape->H, ==, 0);
-    int64_t D = shape->C / shape->H;
-    return (struct head){.T = shape->T,
-                         .D = D,
-                         .C = shape->C,
-                         .stride = 3 * shape->C,
-                         .scale = 1.0F / sqrtf((float)D)};
+/* Sums over keys: sums [queries, width] (+)= scores' [queries, keys] right [keys, width]. On the
+ * diagonal only keys up to a step's last query. */
+static void multiply_keys(const struct layout *layout, const struct tile *tile, const float *scores,
+                          const float *right, float *sums) {
+    int64_t step = tile->diagonal ? LANES : tile->count;
+    for (int64_t i = 0; i < tile->count; i += step) {
+        struct matmul shape = {.rows = smaller(step, tile->count - i),
+                               .cols = layout->width,
+                               .inner = tile->diagonal ? smaller(i + step, tile->keys) : tile->keys,
+                               .transpose_a = true,
+                               .stride_a = TILE,
+                               .stride_b = layout->width,
+                               .stride_c = layout->width,
+                               .accumulate = tile->first_key > 0};
+        tile_matmul(&shape, scores + i, right, sums + i * layout->width);
+    }
 }
 
-/* Threads that can be at work at once: one matrix of scratch each. */
-static int slots(const struct attention_shape *shape) {
-    int64_t heads = shape->B * shape->H;
-    return heads < ATTENTION_THREADS_MAX ? (int)heads : ATTENTION_THREADS_MAX;
+/* Sums over queries: grad [keys, D] (+)= scores [keys, queries] right [queries, width]. On the
+ * diagonal only queries from a step's first key on. */
+static void multiply_queries(const struct layout *layout, const struct tile *tile,
+                             const float *scores, const float *right, float *grad) {
+    int64_t step = tile->diagonal ? LANES : tile->keys;
+    for (int64_t i = 0; i < tile->keys; i += step) {
+        int64_t from = tile->diagonal ? i : 0;
+        struct matmul shape = {.rows = smaller(step, tile->keys - i),
+                               .cols = layout->D,
+                               .inner = tile->count - from,
+                               .stride_a = TILE,
+                               .stride_b = layout->width,
+                               .stride_c = layout->stride_qkv,
+                               .accumulate = tile->add};
+        tile_matmul(&shape, scores + i * TILE + from, right + from * layout->width,
+                    grad + i * layout->stride_qkv);
+    }
 }
 
-static int thread_count(const struct attention_shape *shape) {
-    int most = slots(shape), threads = omp_get_max_threads();
-    return threads < most ? threads : most;
+/* LANES queries from column `first` on, whose scores go down p [keys, TILE]. Scores become
+ * exp(score - maximum so far), or 0 where the key comes after the query; most and total are brought
+ * up to date, and factor is what sums made with the former maximum must be multiplied by. */
+KERNEL_CLONES static void softmax_columns(const struct tile *tile, const struct work *work,
+                                          int64_t first) {
+    int64_t keys = tile->diagonal ? smaller(tile->keys, first + LANES) : tile->keys;
+    float *p = work->p + first;
+    float high[LANES], sum[LANES];
+    memcpy(high, work->most + first, sizeof high);
+    for (int64_t k = 0; k < keys; k++) {
+        float *restrict row = p + k * TILE;
+        for (int64_t l = 0; tile->diagonal && l < k - first; l++)
+            row[l] = -INFINITY;
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            high[l] = row[l] > high[l] ? row[l] : high[l];
+    }
+    for (int l = 0; l < LANES; l++) {
+        work->factor[first + l] = exp_f32(work->most[first + l] - high[l]);
+        sum[l] = work->total[first + l] * work->factor[first + l];
+    }
+    for (int64_t k = 0; k < keys; k++) {
+        float *restrict row = p + k * TILE;
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            float e = exp_f32(row[l] - high[l]);
+            row[l] = e;
+            sum[l] += e;
+        }
+    }
+    memcpy(work->most + first, high, sizeof high);
+    memcpy(work->total + first, sum, sizeof sum);
 }
 
-void attention_forward(const struct attention_shape *shape, const float *qkv, float *probabilities,
-                       float *y) {
-    const struct head head = head_of(shape);
-    int64_t T = shape->T, H = shape->H;
-#pragma omp parallel num_threads(thread_count(shape))
-    {
-        omp_set_num_threads(1); /* of this task alone: for matmul(), also in a team of one */
-#pragma omp for
-        for (int64_t i = 0; i < shape->B * H; i++) {
-            int64_t b = i / H, channel = i % H * head.D;
-            forward_head(&head, qkv + b * T * head.stride + channel, probabilities + i * T * T,
-                         y + b * T * head.C + channel);
+/* Likewise: scores p -> probabilities, and their gradients dp -> gradients of the scores. Where p
+ * is zero, so is the result, once dp is finite. */
+KERNEL_CLONES static void softmax_backward_columns(const struct tile *tile, const struct work *work,
+                                                   int64_t first) {
+    int64_t keys = tile->diagonal ? smaller(tile->keys, first + LANES) : tile->keys;
+    float *p = work->p + first, *dp = work->dp + first;
+    float lse[LANES], mean[LANES];
+    memcpy(lse, work->lse + first, sizeof lse);
+    memcpy(mean, work->mean + first, sizeof mean);
+    for (int64_t k = 0; k < keys; k++) {
+        float *restrict row = p + k * TILE, *restrict d = dp + k * TILE;
+        for (int64_t l = 0; tile->diagonal && l < k - first; l++)
+            row[l] = -INFINITY;
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            float e = exp_f32(row[l] - lse[l]);
+            row[l] = e;
+            d[l] = e * (d[l] - mean[l]);
         }
     }
 }
 
-int64_t attention_scratch(const struct attention_shape *shape) {
-    return slots(shape) * shape->T * shape->T;
+/* Each row of sums [count, width] times its factor -> to, of `columns`; to may be sums. */
+KERNEL_CLONES static void scale_rows(const float *sums, const float *factor, int64_t count,
+                                     int64_t width, float *to, const int64_t to_shape[2]) {
+    for (int64_t i = 0; i < count; i++) {
+#pragma omp simd
+        for (int64_t d = 0; d < to_shape[1]; d++)
+            to[i * to_shape[0] + d] = sums[i * width + d] * factor[i];
+    }
 }
 
-void attention_backward(const struct attention_shape *shape, const float *qkv,
-                        const float *probabilities, const float *dy, float *dqkv, float *scratch) {
-    const struct head head = head_of(shape);
-    int64_t T = shape->T, H = shape->H;
-#pragma omp parallel num_threads(thread_count(shape))
+static void forward_tile(const struct layout *layout, const struct work *work, struct tile tile,
+                         const float *qkv, const float *key, float *lse, float *y) {
+    const float *value = key + layout->kv_heads * layout->D;
+    int64_t stride = layout->stride_qkv, width = layout->width;
+    const int64_t in_sums[2] = {width, width}, in_y[2] = {layout->stride_y, layout->D};
+    pack_rows(layout, qkv + tile.first * stride, stride, tile.count, layout->scale, work->queries);
+    transpose(work->queries, tile.count, width, work->queries_t);
+    for (int l = 0; l < TILE; l++) {
+        work->most[l] = -INFINITY;
+        work->total[l] = 0.0F;
+    }
+    for (int64_t k = 0; k <= tile.first; k += TILE) {
+        tile.first_key = k;
+        tile.keys = smaller(TILE, layout->T - k);
+        tile.diagonal = k == tile.first;
+        multiply_scores(layout, &tile, key + k * stride, work->queries_t, work->p);
+        for (int64_t q = 0; q < tile.count; q += LANES)
+            softmax_columns(&tile, work, q);
+        if (k > 0) scale_rows(work->sums, work->factor, tile.count, width, work->sums, in_sums);
+        pack_rows(layout, value + k * stride, stride, tile.keys, 1.0F, work->other);
+        multiply_keys(layout, &tile, work->p, work->other, work->sums);
+    }
+    for (int64_t q = 0; q < tile.count; q++) {
+        lse[tile.first + q] = work->most[q] + logf(work->total[q]);
+        work->factor[q] = 1.0F / work->total[q];
+    }
+    scale_rows(work->sums, work->factor, tile.count, width, y + tile.first * layout->stride_y,
+               in_y);
+}
+
+static int64_t tiles_of(const struct layout *layout) {
+    return (layout->T + TILE - 1) / TILE;
+}
+
+static int thread_count(int64_t tasks, int64_t threads) {
+    return (int)smaller(smaller(tasks, ATTENTION_THREADS_MAX), threads);
+}
+
+int64_t attention_scratch(const struct attention_shape *shape) {
+    const struct layout layout = layout_of(shape);
+    int64_t tasks = smaller(layout.B * layout.heads, ATTENTION_THREADS_MAX) * tiles_of(&layout);
+    return thread_count(tasks, ATTENTION_THREADS_MAX) * work_size(&layout);
+}
+
+void attention_forward(const struct attention_shape *shape, const float *qkv, float *lse, float *y,
+                       float *scratch) {
+    const struct layout layout = layout_of(shape);
+    int64_t T = layout.T, D = layout.D, tiles = tiles_of(&layout), H = layout.heads;
+    int64_t tasks = layout.B * H * tiles;
+#pragma omp parallel num_threads(thread_count(tasks, omp_get_max_threads()))
     {
-        omp_set_num_threads(1); /* as in forward */
-        float *dscores = scratch + omp_get_thread_num() * T * T;
-#pragma omp for
-        for (int64_t i = 0; i < shape->B * H; i++) {
-            int64_t b = i / H, channel = i % H * head.D;
-            int64_t in_qkv = b * T * head.stride + channel, in_y = b * T * head.C + channel;
-            const float *rows = probabilities + i * T * T;
-            backward_queries(&head, qkv + in_qkv, rows, dy + in_y, dqkv + in_qkv, dscores);
-            backward_keys_values(&head, qkv + in_qkv, rows, dy + in_y, dqkv + in_qkv, dscores);
+        const struct work work = work_of(&layout, scratch, omp_get_thread_num());
+        /* The last tiles have the most keys: first, so that threads end together. */
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < tasks; i++) {
+            int64_t b = i / tiles / H, h = i / tiles % H, first = (tiles - 1 - i % tiles) * TILE;
+            struct tile tile = {.first = first, .count = smaller(TILE, T - first)};
+            const float *row = qkv + b * T * layout.stride_qkv;
+            const float *key = row + (H + h / (H / layout.kv_heads)) * D;
+            forward_tile(&layout, &work, tile, row + h * D, key, lse + (b * H + h) * T,
+                         y + b * T * layout.stride_y + h * D);
+        }
+    }
+}
+
+/* Mean of the gradient of a query's probabilities, weighted with these: dy y'. */
+KERNEL_CLONES static void gradient_means(const struct layout *layout, const float *restrict dy,
+                                         const float *restrict y, int64_t count,
+                                         float *restrict mean) {
+    int64_t D = layout->D;
+    for (int64_t i = 0; i < count; i++) {
+        const float *restrict dy_row = dy + i * layout->width;
+        const float *restrict y_row = y + i * layout->stride_y;
+        float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t d = 0; d < D; d++)
+            sum += dy_row[d] * y_row[d];
+        mean[i] = sum;
+    }
+}
+
+/* One head's arrays, each at position 0. */
+struct backward_head {
+    const float *query, *key, *y, *lse, *dy;
+    float *dquery, *dkey;
+};
+
+static void load_queries(const struct layout *layout, const struct work *work,
+                         const struct tile *tile, const struct backward_head *head) {
+    int64_t stride = layout->stride_qkv, first = tile->first, in_y = first * layout->stride_y;
+    pack_rows(layout, head->query + first * stride, stride, tile->count, layout->scale,
+              work->queries);
+    transpose(work->queries, tile->count, layout->width, work->queries_t);
+    pack_rows(layout, head->dy + in_y, layout->stride_y, tile->count, 1.0F, work->dy);
+    transpose(work->dy, tile->count, layout->width, work->dy_t);
+    memset(work->lse, 0, TILE * sizeof *work->lse);
+    memset(work->mean, 0, TILE * sizeof *work->mean);
+    memcpy(work->lse, head->lse + first, (size_t)tile->count * sizeof *work->lse);
+    gradient_means(layout, work->dy, head->y + in_y, tile->count, work->mean);
+}
+
+/* Without `add` it is the first to see the keys of its diagonal, and sets their gradients. */
+static void backward_tile(const struct layout *layout, const struct work *work, struct tile tile,
+                          const struct backward_head *head, bool add) {
+    int64_t stride = layout->stride_qkv, to_value = layout->kv_heads * layout->D;
+    load_queries(layout, work, &tile, head);
+    for (int64_t k = 0; k <= tile.first; k += TILE) {
+        const float *key = head->key + k * stride;
+        float *dkey = head->dkey + k * stride;
+        tile.first_key = k;
+        tile.keys = smaller(TILE, layout->T - k);
+        tile.diagonal = k == tile.first;
+        tile.add = add || !tile.diagonal;
+        multiply_scores(layout, &tile, key, work->queries_t, work->p);
+        multiply_scores(layout, &tile, key + to_value, work->dy_t, work->dp);
+        for (int64_t q = 0; q < tile.count; q += LANES)
+            softmax_backward_columns(&tile, work, q);
+        multiply_queries(layout, &tile, work->p, work->dy, dkey + to_value);
+        /* The queries in scratch are scaled already, the keys are not. */
+        multiply_queries(layout, &tile, work->dp, work->queries, dkey);
+        pack_rows(layout, key, stride, tile.keys, layout->scale, work->other);
+        multiply_keys(layout, &tile, work->dp, work->other, work->sums);
+    }
+    for (int64_t q = 0; q < tile.count; q++)
+        memcpy(head->dquery + (tile.first + q) * stride, work->sums + q * layout->width,
+               (size_t)layout->D * sizeof(float));
+}
+
+void attention_backward(const struct attention_shape *shape, const struct attention_saved *saved,
+                        const float *dy, float *dqkv, float *scratch) {
+    const struct layout layout = layout_of(shape);
+    int64_t T = layout.T, D = layout.D, H = layout.heads, group = H / layout.kv_heads;
+    int64_t tasks = layout.B * layout.kv_heads;
+#pragma omp parallel num_threads(thread_count(tasks, omp_get_max_threads()))
+    {
+        const struct work work = work_of(&layout, scratch, omp_get_thread_num());
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < tasks; i++) {
+            int64_t b = i / layout.kv_heads, kv = i % layout.kv_heads;
+            int64_t row = b * T * layout.stride_qkv, key = row + (H + kv) * D;
+            for (int64_t j = 0; j < group * tiles_of(&layout); j++) {
+                int64_t h = kv * group + j % group, first = j / group * TILE;
+                int64_t in_y = b * T * layout.stride_y + h * D;
+                float *dquery = dqkv + row + h * D, *dkey = dqkv + key;
+                struct backward_head head = {.query = saved->qkv + row + h * D,
+                                             .key = saved->qkv + key,
+                                             .y = saved->y + in_y,
+                                             .lse = saved->lse + (b * H + h) * T,
+                                             .dy = dy + in_y,
+                                             .dquery = dquery,
+                                             .dkey = dkey};
+                struct tile tile = {.first = first, .count = smaller(TILE, T - first)};
+                backward_tile(&layout, &work, tile, &head, j % group > 0);
+            }
         }
     }
 }

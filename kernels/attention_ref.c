@@ -1,12 +1,28 @@
-/* attention_ref.c - the oracle: the definition, a row of scores at a time, in double. */
+/* attention_ref.c - the oracle: the definition, a query at a time, in double. */
+#include "base/memory.h"
 #include "kernels/attention.h"
 
 #include <math.h>
+#include <stdlib.h>
 
-/* Query, key or value (part 0, 1, 2) of position t, head h: offset of its first channel in qkv. */
-static int64_t part_offset(const struct attention_shape *shape, int64_t b, int64_t t, int64_t h,
-                           int part) {
-    return (b * shape->T + t) * 3 * shape->C + part * shape->C + h * (shape->C / shape->H);
+/* scratch has the fast kernel's type, so that either can be called in the other's place. */
+/* NOLINTBEGIN(readability-non-const-parameter) */
+
+/* Where query head h of position t, and the keys and values it sees, start in qkv. */
+static int64_t row_offset(const struct attention_shape *shape, int64_t b, int64_t t) {
+    return (b * shape->T + t) * (shape->heads + 2 * shape->kv_heads) * shape->head_size;
+}
+
+static int64_t query_column(const struct attention_shape *shape, int64_t h) {
+    return h * shape->head_size;
+}
+
+static int64_t key_column(const struct attention_shape *shape, int64_t h) {
+    return (shape->heads + h / (shape->heads / shape->kv_heads)) * shape->head_size;
+}
+
+static int64_t value_column(const struct attention_shape *shape, int64_t h) {
+    return key_column(shape, h) + shape->kv_heads * shape->head_size;
 }
 
 static double dot(const float *a, const float *b, int64_t count) {
@@ -16,88 +32,87 @@ static double dot(const float *a, const float *b, int64_t count) {
     return sum;
 }
 
-static void forward_row(const struct attention_shape *shape, const float *qkv, float *row, float *y,
-                        const int64_t at[3]) {
-    int64_t b = at[0], h = at[1], t = at[2], D = shape->C / shape->H;
-    const float *query = qkv + part_offset(shape, b, t, h, 0);
-    double scale = 1.0 / sqrt((double)D), most = -INFINITY, sum = 0.0;
+/* Of position t with position s, head h. */
+static double score(const struct attention_shape *shape, const float *qkv, int64_t h, int64_t t,
+                    int64_t s) {
+    int64_t row = (shape->heads + 2 * shape->kv_heads) * shape->head_size, D = shape->head_size;
+    return dot(qkv + t * row + query_column(shape, h), qkv + s * row + key_column(shape, h), D) /
+           sqrt((double)D);
+}
+
+/* qkv is the sequence's. Returns the log-sum-exp. */
+static double forward_row(const struct attention_shape *shape, const float *qkv, int64_t h,
+                          int64_t t, float *y) {
+    int64_t row = (shape->heads + 2 * shape->kv_heads) * shape->head_size;
+    double most = -INFINITY, sum = 0.0;
     for (int64_t s = 0; s <= t; s++)
-        most = fmax(most, scale * dot(query, qkv + part_offset(shape, b, s, h, 1), D));
+        most = fmax(most, score(shape, qkv, h, t, s));
     for (int64_t s = 0; s <= t; s++)
-        sum += exp(scale * dot(query, qkv + part_offset(shape, b, s, h, 1), D) - most);
-    for (int64_t s = 0; s < shape->T; s++) {
-        double score = scale * dot(query, qkv + part_offset(shape, b, s, h, 1), D);
-        row[s] = s <= t ? (float)(exp(score - most) / sum) : 0.0F;
-    }
-    for (int64_t i = 0; i < D; i++) {
+        sum += exp(score(shape, qkv, h, t, s) - most);
+    double lse = most + log(sum);
+    for (int64_t i = 0; i < shape->head_size; i++) {
         double value = 0.0;
         for (int64_t s = 0; s <= t; s++)
-            value += (double)row[s] * (double)qkv[part_offset(shape, b, s, h, 2) + i];
-        y[(b * shape->T + t) * shape->C + h * D + i] = (float)value;
+            value += exp(score(shape, qkv, h, t, s) - lse) *
+                     (double)qkv[s * row + value_column(shape, h) + i];
+        y[i] = (float)value;
     }
+    return lse;
 }
 
-void attention_forward_ref(const struct attention_shape *shape, const float *qkv,
-                           float *probabilities, float *y) {
-    int64_t T = shape->T;
+void attention_forward_ref(const struct attention_shape *shape, const float *qkv, float *lse,
+                           float *y, float *scratch) {
+    (void)scratch;
+    int64_t T = shape->T, H = shape->heads;
     for (int64_t b = 0; b < shape->B; b++) {
-        for (int64_t h = 0; h < shape->H; h++) {
+        for (int64_t h = 0; h < H; h++) {
             for (int64_t t = 0; t < T; t++) {
-                const int64_t at[3] = {b, h, t};
-                forward_row(shape, qkv, probabilities + ((b * shape->H + h) * T + t) * T, y, at);
+                float *out = y + ((b * T + t) * H + h) * shape->head_size;
+                lse[(b * H + h) * T + t] =
+                    (float)forward_row(shape, qkv + row_offset(shape, b, 0), h, t, out);
             }
         }
     }
 }
 
-/* dscores [T, T] of one head: P * (dP - sum(P * dP)) * scale, dP = dy V^T; zero beyond column t. */
-static void score_gradient(const struct attention_shape *shape, const float *qkv, const float *rows,
-                           const float *dy, float *dscores, const int64_t at[2]) {
-    int64_t b = at[0], h = at[1], T = shape->T, D = shape->C / shape->H;
-    double scale = 1.0 / sqrt((double)D);
-    for (int64_t t = 0; t < T; t++) {
-        const float *d = dy + (b * T + t) * shape->C + h * D;
-        double sum = 0.0;
-        for (int64_t s = 0; s <= t; s++)
-            sum += (double)rows[t * T + s] * dot(d, qkv + part_offset(shape, b, s, h, 2), D);
-        for (int64_t s = 0; s < T; s++) {
-            double dp = dot(d, qkv + part_offset(shape, b, s, h, 2), D);
-            double ds = (double)rows[t * T + s] * (dp - sum) * scale;
-            dscores[t * T + s] = s <= t ? (float)ds : 0.0F;
-        }
-    }
-}
-
-static void backward_head(const struct attention_shape *shape, const float *qkv, const float *rows,
-                          const float *dy, float *dqkv, float *dscores, const int64_t at[2]) {
-    int64_t b = at[0], h = at[1], T = shape->T, D = shape->C / shape->H;
-    score_gradient(shape, qkv, rows, dy, dscores, at);
-    for (int64_t t = 0; t < T; t++) {
+/* One query's share of the sequence's gradients, as qkv but double: with P the probabilities and
+ * dP = dy V', the gradient of the scores is P * (dP - dy y'). */
+static void backward_row(const struct attention_shape *shape, const struct attention_saved *saved,
+                         const float *dy, double *sums, const int64_t at[3]) {
+    int64_t b = at[0], h = at[1], t = at[2], D = shape->head_size;
+    int64_t row = row_offset(shape, 0, 1), out = ((b * shape->T + t) * shape->heads + h) * D;
+    const float *qkv = saved->qkv + row_offset(shape, b, 0);
+    int64_t query = t * row + query_column(shape, h);
+    double lse = (double)saved->lse[(b * shape->heads + h) * shape->T + t];
+    double mean = dot(dy + out, saved->y + out, D), scale = 1.0 / sqrt((double)D);
+    for (int64_t s = 0; s <= t; s++) {
+        int64_t key = s * row + key_column(shape, h), value = s * row + value_column(shape, h);
+        double p = exp(score(shape, qkv, h, t, s) - lse);
+        double d = p * (dot(dy + out, qkv + value, D) - mean) * scale;
         for (int64_t i = 0; i < D; i++) {
-            double dquery = 0.0, dkey = 0.0, dvalue = 0.0;
-            for (int64_t s = 0; s < T; s++) {
-                dquery +=
-                    (double)dscores[t * T + s] * (double)qkv[part_offset(shape, b, s, h, 1) + i];
-                dkey +=
-                    (double)dscores[s * T + t] * (double)qkv[part_offset(shape, b, s, h, 0) + i];
-                dvalue += (double)rows[s * T + t] * (double)dy[(b * T + s) * shape->C + h * D + i];
-            }
-            dqkv[part_offset(shape, b, t, h, 0) + i] = (float)dquery;
-            dqkv[part_offset(shape, b, t, h, 1) + i] = (float)dkey;
-            dqkv[part_offset(shape, b, t, h, 2) + i] = (float)dvalue;
+            sums[query + i] += d * (double)qkv[key + i];
+            sums[key + i] += d * (double)qkv[query + i];
+            sums[value + i] += p * (double)dy[out + i];
         }
     }
 }
 
-void attention_backward_ref(const struct attention_shape *shape, const float *qkv,
-                            const float *probabilities, const float *dy, float *dqkv,
+void attention_backward_ref(const struct attention_shape *shape,
+                            const struct attention_saved *saved, const float *dy, float *dqkv,
                             float *scratch) {
-    int64_t T = shape->T;
+    (void)scratch;
+    int64_t count = row_offset(shape, 1, 0);
     for (int64_t b = 0; b < shape->B; b++) {
-        for (int64_t h = 0; h < shape->H; h++) {
-            const int64_t at[2] = {b, h};
-            const float *rows = probabilities + (b * shape->H + h) * T * T;
-            backward_head(shape, qkv, rows, dy, dqkv, scratch, at);
+        double *sums = memory_zeroed((size_t)count, sizeof *sums);
+        for (int64_t h = 0; h < shape->heads; h++) {
+            for (int64_t t = 0; t < shape->T; t++) {
+                const int64_t at[3] = {b, h, t};
+                backward_row(shape, saved, dy, sums, at);
+            }
         }
+        for (int64_t i = 0; i < count; i++)
+            dqkv[b * count + i] = (float)sums[i];
+        free(sums);
     }
 }
+/* NOLINTEND(readability-non-const-parameter) */

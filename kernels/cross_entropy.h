@@ -12,7 +12,8 @@
 
 /* logits [R, V] f32, targets [R] in 0..V-1 -> losses [R] f32 = -log softmax(logits)[target] in
  * nats. With scale != 0, logits become scale * (softmax - onehot), the gradient of
- * scale * sum(losses); with scale 0 they are left alone. */
+ * scale * sum(losses); with scale 0 they are left alone. A row whose target is negative does not
+ * count: loss and gradient are 0, whatever its logits. */
 void cross_entropy(float *logits, const int32_t *targets, float *losses, int64_t R, int64_t V,
                    float scale);
 void cross_entropy_ref(float *logits, const int32_t *targets, float *losses, int64_t R, int64_t V,

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 enum { PARALLEL_MIN = 1 << 13 }; /* values below which waking threads costs more than it saves */
 
@@ -42,19 +43,25 @@ KERNEL_CLONES static void row_scale(float *restrict x, float factor, int64_t V) 
         x[v] *= factor;
 }
 
+static float row_loss(float *row, int32_t target, int64_t V, float scale) {
+    bool want_gradient = scale > 0.0F || scale < 0.0F;
+    if (target < 0) {
+        if (want_gradient) memset(row, 0, (size_t)V * sizeof(*row));
+        return 0.0F;
+    }
+    float at_target = row[target];
+    float most = row_largest(row, V);
+    float sum = want_gradient ? row_exp_keep(row, most, V) : row_exp_sum(row, most, V);
+    if (want_gradient) {
+        row_scale(row, scale / sum, V);
+        row[target] -= scale;
+    }
+    return (float)(log((double)sum) + ((double)most - (double)at_target));
+}
+
 void cross_entropy(float *logits, const int32_t *targets, float *losses, int64_t R, int64_t V,
                    float scale) {
-    bool want_gradient = scale > 0.0F || scale < 0.0F;
 #pragma omp parallel for if (R * V >= PARALLEL_MIN)
-    for (int64_t r = 0; r < R; r++) {
-        float *row = logits + r * V;
-        float target = row[targets[r]];
-        float most = row_largest(row, V);
-        float sum = want_gradient ? row_exp_keep(row, most, V) : row_exp_sum(row, most, V);
-        losses[r] = (float)(log((double)sum) + ((double)most - (double)target));
-        if (want_gradient) {
-            row_scale(row, scale / sum, V);
-            row[targets[r]] -= scale;
-        }
-    }
+    for (int64_t r = 0; r < R; r++)
+        losses[r] = row_loss(logits + r * V, targets[r], V, scale);
 }

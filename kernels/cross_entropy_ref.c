@@ -9,6 +9,12 @@ void cross_entropy_ref(float *logits, const int32_t *targets, float *losses, int
     bool want_gradient = scale > 0.0F || scale < 0.0F;
     for (int64_t r = 0; r < R; r++) {
         float *row = logits + r * V;
+        if (targets[r] < 0) {
+            losses[r] = 0;
+            for (int64_t v = 0; want_gradient && v < V; v++)
+                row[v] = 0;
+            continue;
+        }
         double most = (double)row[0], sum = 0.0;
         for (int64_t v = 1; v < V; v++)
             most = fmax(most, (double)row[v]);

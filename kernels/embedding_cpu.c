@@ -6,6 +6,8 @@
 #include "kernels/dispatch.h"
 #include "kernels/embedding.h"
 
+#include <string.h>
+
 enum {
     COLUMNS = 64,          /* columns a thread adds at a time */
     PARALLEL_MIN = 1 << 15 /* values below which waking threads costs more than it saves */
@@ -15,6 +17,11 @@ KERNEL_CLONES static void add_rows(const float *restrict a, const float *restric
                                    float *restrict y, int64_t C) {
     for (int64_t c = 0; c < C; c++)
         y[c] = a[c] + b[c];
+}
+
+KERNEL_CLONES static void add_row(const float *restrict from, float *restrict to, int64_t width) {
+    for (int64_t c = 0; c < width; c++)
+        to[c] += from[c];
 }
 
 /* Channels 0..width-1 of all positions; dy, dwte and dwpe point at the first channel. */
@@ -37,11 +44,23 @@ KERNEL_CLONES static void add_columns(const int32_t *restrict tokens, const floa
     }
 }
 
+/* Likewise, of the tokens alone. */
+static void add_token_columns(const int32_t *tokens, const float *dy, float *dwte, int64_t N,
+                              int64_t C, int64_t width) {
+    for (int64_t i = 0; i < N; i++)
+        add_row(dy + i * C, dwte + tokens[i] * C, width);
+}
+
 void embedding_forward(const int32_t *tokens, const float *wte, const float *wpe, float *y,
                        int64_t B, int64_t T, int64_t C) {
 #pragma omp parallel for if (B * T * C >= PARALLEL_MIN)
-    for (int64_t i = 0; i < B * T; i++)
-        add_rows(wte + tokens[i] * C, wpe + i % T * C, y + i * C, C);
+    for (int64_t i = 0; i < B * T; i++) {
+        const float *token = wte + tokens[i] * C;
+        if (wpe != NULL)
+            add_rows(token, wpe + i % T * C, y + i * C, C);
+        else
+            memcpy(y + i * C, token, (size_t)C * sizeof *y);
+    }
 }
 
 void embedding_backward_add(const int32_t *tokens, const float *dy, float *dwte, float *dwpe,
@@ -50,6 +69,9 @@ void embedding_backward_add(const int32_t *tokens, const float *dy, float *dwte,
 #pragma omp parallel for if (B * T * C >= PARALLEL_MIN)
     for (int64_t c = 0; c < C; c += COLUMNS) {
         int64_t width = C - c < COLUMNS ? C - c : COLUMNS;
-        add_columns(tokens, dy + c, dwte + c, dwpe + c, shape, width);
+        if (dwpe != NULL)
+            add_columns(tokens, dy + c, dwte + c, dwpe + c, shape, width);
+        else
+            add_token_columns(tokens, dy + c, dwte + c, B * T, C, width);
     }
 }

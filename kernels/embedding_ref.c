@@ -1,11 +1,13 @@
 /* embedding_ref.c - the oracle. Each gradient is summed in double before it is added. */
 #include "kernels/embedding.h"
 
+#include <stddef.h>
+
 void embedding_forward_ref(const int32_t *tokens, const float *wte, const float *wpe, float *y,
                            int64_t B, int64_t T, int64_t C) {
     for (int64_t i = 0; i < B * T; i++) {
         for (int64_t c = 0; c < C; c++)
-            y[i * C + c] = wte[tokens[i] * C + c] + wpe[i % T * C + c];
+            y[i * C + c] = wte[tokens[i] * C + c] + (wpe != NULL ? wpe[i % T * C + c] : 0.0F);
     }
 }
 
@@ -35,7 +37,7 @@ void embedding_backward_add_ref(const int32_t *tokens, const float *dy, float *d
             *to = (float)((double)*to + token_sum(tokens, dy, i, B * T, C, c));
         }
     }
-    for (int64_t t = 0; t < T; t++) {
+    for (int64_t t = 0; t < T && dwpe != NULL; t++) {
         for (int64_t c = 0; c < C; c++) {
             double sum = 0.0;
             for (int64_t b = 0; b < B; b++)

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define SSP_STALENESS_MAX 1000000
+#define RECOMPUTE_MAX     1000
 #define SEED_MAX          4294967295.0
 #define BLOCK_VALUES_MAX  ((double)FRAME_PAYLOAD_MAX / 4.0)
 #define PI                3.14159265358979323846
@@ -56,18 +57,29 @@ static bool is_model_shape(const char *text) {
     return true;
 }
 
+/* A path: the shape is in a config.json, there or in that folder. */
+bool job_model_is_path(const char *text) {
+    static const char end[] = ".json";
+    size_t bytes = strlen(text);
+    if (strchr(text, '/') != NULL) return true;
+    return bytes >= sizeof end && strcmp(text + bytes - (sizeof end - 1), end) == 0;
+}
+
 /* The form alone: which names there are is the model's to know (worker/model.h). */
 static bool check_model(const char *text, char *why, size_t why_bytes) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.";
-    static const char family[] = "gpt2:";
-    const char *name = text + sizeof family - 1;
-    if (strncmp(text, family, sizeof family - 1) == 0 && *name != 0) {
+    static const char *const families[] = {"gpt2:", "llama:"};
+    if (job_model_is_path(text)) return true;
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        const char *name = text + strlen(families[i]);
+        if (strncmp(text, families[i], strlen(families[i])) != 0 || *name == 0) continue;
         bool shape_like = *name >= '0' && *name <= '9' && strchr(name, 'x') != NULL;
         if (shape_like ? is_model_shape(name) : name[strspn(name, letters)] == 0) return true;
     }
     snprintf(why, why_bytes,
-             "gpt2:NAME with a size's name such as tiny, small or 124M, or gpt2:LxCxH with "
-             "layers, channels and heads");
+             "gpt2:NAME or llama:NAME with a size's name such as tiny or 124M, gpt2:LxCxH or "
+             "llama:LxCxH with "
+             "layers, channels and heads, or the path of a config.json (with a / or .json in it)");
     return false;
 }
 
@@ -78,9 +90,29 @@ static bool check_optimizer(const char *text, char *why, size_t why_bytes) {
 }
 
 static bool check_schedule(const char *text, char *why, size_t why_bytes) {
-    static const char *const names[] = {"cosine", "constant"};
-    snprintf(why, why_bytes, "cosine, constant");
+    static const char *const names[] = {"cosine", "linear", "wsd", "constant"};
+    snprintf(why, why_bytes, "cosine, linear, wsd, constant");
     return one_of(text, names, sizeof names / sizeof names[0]);
+}
+
+static bool check_lr_scale(const char *text, char *why, size_t why_bytes) {
+    static const char *const names[] = {"none", "sqrt", "linear"};
+    snprintf(why, why_bytes, "none, sqrt, linear");
+    return one_of(text, names, sizeof names / sizeof names[0]);
+}
+
+static bool check_compute(const char *text, char *why, size_t why_bytes) {
+    static const char *const names[] = {"auto", "f32", "bf16"};
+    snprintf(why, why_bytes, "auto, f32, bf16");
+    return one_of(text, names, sizeof names / sizeof names[0]);
+}
+
+static bool check_recompute(const char *text, char *why, size_t why_bytes) {
+    int64_t every = 0;
+    bool attention = false;
+    if (job_recompute(text, &every, &attention) == STATUS_OK) return true;
+    snprintf(why, why_bytes, "none, attention, every:N with N from 1 to %d", RECOMPUTE_MAX);
+    return false;
 }
 
 static bool check_push(const char *text, char *why, size_t why_bytes) {
@@ -150,15 +182,23 @@ const struct option job_table[] = {
      AGREED, AT(mode), check_mode},
     {"model", OPTION_TEXT, "gpt2:tiny", 0, 0, "",
      "what is trained: gpt2:tiny (4 layers, 128 channels, 4 heads), gpt2:small (6, 384, 6), "
-     "gpt2:124M, 350M, 774M, 1.5B, or gpt2:LxCxH",
+     "gpt2:124M, 350M, 774M, 1.5B, or gpt2:LxCxH; llama:NAME or llama:LxCxH; or the path of a "
+     "config.json of Hugging Face's, or of its folder",
      AGREED, AT(model), check_model},
     {"vocab", OPTION_INT, "0", 0, 16777216, "tokens",
      "size of the vocabulary; 0: what the data's format implies (256 for bytes)", AGREED, AT(vocab),
      NULL},
     {"seq-len", OPTION_INT, "128", 1, 65536, "tokens", "length of one training sequence", AGREED,
      AT(seq_len), NULL},
+    {"pad-token", OPTION_INT, "-1", -1, 16777215, "",
+     "a token that only fills: where it comes next, nothing is to be predicted; -1: none", AGREED,
+     AT(pad_token), NULL},
     {"batch", OPTION_INT, "8", 1, 4096, "sequences",
-     "sequences in a worker's batch; a sync update is of workers x batch", AGREED, AT(batch), NULL},
+     "sequences in a worker's batch; a sync update is of workers x accumulate x batch", AGREED,
+     AT(batch), NULL},
+    {"accumulate", OPTION_INT, "1", 1, 65536, "batches",
+     "batches that a worker computes a step, one after the other; it pushes their mean gradient",
+     AGREED, AT(accumulate), NULL},
     {"steps", OPTION_INT, "400", 1, 1e9, "steps", "steps that each worker makes", AGREED, AT(steps),
      NULL},
     {"seed", OPTION_INT, "1", 0, SEED_MAX, "", "of the first weights and of the order of the data",
@@ -167,14 +207,21 @@ const struct option job_table[] = {
     {"optimizer", OPTION_TEXT, "adamw", 0, 0, "", "the servers' optimizer: adamw or sgd", AGREED,
      AT(optimizer), check_optimizer},
     {"schedule", OPTION_TEXT, "cosine", 0, 0, "",
-     "learning rate after warm-up: cosine falls to lr x lr-min-ratio at the last step, constant "
-     "stays",
+     "learning rate after warm-up: cosine and linear fall to lr x lr-min-ratio at the last step, "
+     "wsd stays and then falls so over its last part (--cooldown), constant stays",
      AGREED, AT(schedule), check_schedule},
     {"lr", OPTION_REAL, "0.001", 0, 1000, "", "peak learning rate", AGREED, AT(lr), NULL},
-    {"lr-min-ratio", OPTION_REAL, "0.1", 0, 1, "", "last learning rate over the peak, for cosine",
-     AGREED, AT(lr_min_ratio), NULL},
+    {"lr-min-ratio", OPTION_REAL, "0.1", 0, 1, "",
+     "last learning rate over the peak, where the schedule falls", AGREED, AT(lr_min_ratio), NULL},
+    {"lr-scale", OPTION_TEXT, "none", 0, 0, "",
+     "the peak learning rate is lr times 1 (none), or the number of workers (linear), or its root "
+     "(sqrt)",
+     AGREED, AT(lr_scale), check_lr_scale},
     {"warmup", OPTION_INT, "20", 0, 1e9, "steps",
      "steps over which the learning rate rises linearly to its peak", AGREED, AT(warmup), NULL},
+    {"cooldown", OPTION_REAL, "0.2", 0, 1, "",
+     "wsd: the last part of the steps, in which the learning rate falls", AGREED, AT(cooldown),
+     NULL},
     {"beta1", OPTION_REAL, "0.9", 0, 0.999999, "", "adamw: decay of the first moment", AGREED,
      AT(beta1), NULL},
     {"beta2", OPTION_REAL, "0.95", 0, 0.999999, "", "adamw: decay of the second moment", AGREED,
@@ -232,10 +279,12 @@ const struct option job_table[] = {
     {"stay", OPTION_FLAG, "no", 0, 0, "", "serve the next job when one ends", OF_SERVER, AT(stay),
      NULL},
     {"data", OPTION_TEXT, "", 0, 0, "file",
-     "file of training data: a .bin of tokens (llm.c's or nanoGPT's), or any file as bytes",
+     "training data: .bin files of tokens (llm.c's or nanoGPT's), JSONL, or any file as bytes, "
+     "also "
+     "as .zst; several by commas or a pattern such as 'train_*.bin'",
      OF_WORKER, AT(data), NULL},
     {"val-data", OPTION_TEXT, "", 0, 0, "file",
-     "file of validation data; empty: a part of --data that is not trained on", OF_WORKER,
+     "validation data, as --data; empty: a part of --data that is not trained on", OF_WORKER,
      AT(val_data), NULL},
     {"eval-every", OPTION_INT, "50", 0, 1e9, "steps",
      "steps from one validation to the next; 0: only at the end", OF_WORKER, AT(eval_every), NULL},
@@ -243,6 +292,18 @@ const struct option job_table[] = {
      AT(eval_batches), NULL},
     {"threads", OPTION_INT, "0", 0, 1024, "threads",
      "threads that compute; 0: all cores that the process may use", OF_WORKER, AT(threads), NULL},
+    {"compute", OPTION_TEXT, "auto", 0, 0, "",
+     "number type of the matrix products: f32, bf16 (sums in f32), or auto: bf16 where the chip is "
+     "made for it",
+     OF_WORKER, AT(compute), check_compute},
+    {"recompute", OPTION_TEXT, "none", 0, 0, "",
+     "what backward computes again to save memory: none, attention, or every:N (of N layers, only "
+     "the first one's input is kept)",
+     OF_WORKER, AT(recompute), check_recompute},
+    {"init", OPTION_TEXT, "random", 0, 0, "path",
+     "first weights, of worker 0: random, or a safetensors file, or a folder with "
+     "model.safetensors or its index",
+     OF_WORKER, AT(init), NULL},
     {"run-dir", OPTION_TEXT, "", 0, 0, "folder",
      "folder for metrics and the trained model; empty: a new folder under runs/", OF_WORKER,
      AT(run_dir), NULL},
@@ -251,6 +312,10 @@ const struct option job_table[] = {
      NULL},
     {"prompt", OPTION_TEXT, "", 0, 0, "", "what the generated text starts with", OF_WORKER,
      AT(prompt), NULL},
+    {"tokenizer", OPTION_TEXT, "", 0, 0, "file",
+     "vocabulary of a .bin (tokenizer.json or FILE.tiktoken[,PATTERN]), for the generated text and "
+     "bits per byte",
+     OF_WORKER, AT(tokenizer), NULL},
     {"progress", OPTION_TEXT, "auto", 0, 0, "",
      "progress on standard error: line (whole lines), off, or auto (one live line on a terminal)",
      OF_WORKER, AT(progress), check_progress},
@@ -299,14 +364,46 @@ enum status job_discipline(const char *mode, struct discipline *discipline) {
     return STATUS_INVALID;
 }
 
+double job_peak_rate(const struct job *job) {
+    if (strcmp(job->lr_scale, "sqrt") == 0) return job->lr * sqrt((double)job->workers);
+    if (strcmp(job->lr_scale, "linear") == 0) return job->lr * (double)job->workers;
+    return job->lr;
+}
+
 double job_learning_rate(const struct job *job, int64_t step) {
     ASSERT_OP(step, >=, 0);
-    if (step < job->warmup) return job->lr * (double)(step + 1) / (double)job->warmup;
-    if (strcmp(job->schedule, "constant") == 0) return job->lr;
-    double least = job->lr * job->lr_min_ratio;
-    if (step >= job->steps) return least;
-    double progress = (double)(step - job->warmup) / (double)(job->steps - job->warmup);
-    return least + 0.5 * (job->lr - least) * (1.0 + cos(PI * progress));
+    double peak = job_peak_rate(job);
+    double least = peak * job->lr_min_ratio;
+    double start = (double)job->warmup; /* of the fall */
+    double end = (double)job->steps;
+    if (step < job->warmup) return peak * (double)(step + 1) / (double)job->warmup;
+    if (strcmp(job->schedule, "constant") == 0) return peak;
+    if (strcmp(job->schedule, "wsd") == 0) start = fmax(start, end - job->cooldown * end);
+    if ((double)step >= end) return least;
+    if ((double)step <= start) return peak;
+    double progress = ((double)step - start) / (end - start);
+    if (strcmp(job->schedule, "cosine") == 0)
+        return least + 0.5 * (peak - least) * (1.0 + cos(PI * progress));
+    return peak - (peak - least) * progress;
+}
+
+enum status job_recompute(const char *text, int64_t *every, bool *attention) {
+    static const char prefix[] = "every:";
+    int64_t number = 0;
+    if (strncmp(text, prefix, sizeof prefix - 1) == 0) {
+        const char *digits = text + sizeof prefix - 1;
+        if (!read_number(digits, strlen(digits), RECOMPUTE_MAX, &number) || number == 0)
+            return STATUS_INVALID;
+    } else if (strcmp(text, "none") != 0 && strcmp(text, "attention") != 0) {
+        return STATUS_INVALID;
+    }
+    *every = number;
+    *attention = strcmp(text, "attention") == 0;
+    return STATUS_OK;
+}
+
+int64_t job_step_tokens(const struct job *job) {
+    return job->accumulate * job->batch * job->seq_len;
 }
 
 bool job_split_address(const char *address, char *host, size_t host_bytes, char *port,

@@ -23,17 +23,21 @@ struct job {
     /* AGREED: the shape of the job */
     int64_t servers, workers;    /* processes */
     char mode[OPTION_TEXT_MAX];  /* sync | async | ssp:S */
-    char model[OPTION_TEXT_MAX]; /* gpt2:tiny | gpt2:small | gpt2:124M | gpt2:LxCxH */
+    char model[OPTION_TEXT_MAX]; /* gpt2:NAME | gpt2:LxCxH | llama:... | path */
     int64_t vocab;               /* 0: from the data's format */
     int64_t seq_len;             /* T, tokens of one sequence */
-    int64_t batch;               /* B, sequences a worker and step */
+    int64_t pad_token;           /* a token that is no target; -1: none */
+    int64_t batch;               /* B, sequences of a worker at once */
+    int64_t accumulate;          /* batches a worker and step */
     int64_t steps;               /* steps of each worker */
     int64_t seed;
     /* AGREED: optimizer */
     char optimizer[OPTION_TEXT_MAX]; /* adamw | sgd */
-    char schedule[OPTION_TEXT_MAX];  /* cosine | constant */
+    char schedule[OPTION_TEXT_MAX];  /* cosine | linear | wsd | constant */
     double lr, lr_min_ratio;
-    int64_t warmup; /* steps */
+    char lr_scale[OPTION_TEXT_MAX]; /* none | sqrt | linear, in the number of workers */
+    int64_t warmup;                 /* steps */
+    double cooldown;                /* wsd: part of the steps */
     double beta1, beta2, eps, momentum, weight_decay;
     double clip; /* global norm; 0: off */
     /* AGREED: the wire */
@@ -56,11 +60,15 @@ struct job {
     char data[OPTION_TEXT_MAX]; /* worker */
     char val_data[OPTION_TEXT_MAX];
     int64_t eval_every, eval_batches;
-    int64_t threads; /* 0: all cores of the process */
+    int64_t threads;                 /* 0: all cores of the process */
+    char compute[OPTION_TEXT_MAX];   /* auto | f32 | bf16 */
+    char recompute[OPTION_TEXT_MAX]; /* none | attention | every:N */
+    char init[OPTION_TEXT_MAX];      /* random | path of safetensors; of worker 0 */
     char run_dir[OPTION_TEXT_MAX];
     int64_t sample_tokens;
     char prompt[OPTION_TEXT_MAX];
-    char progress[OPTION_TEXT_MAX]; /* auto | line | off */
+    char tokenizer[OPTION_TEXT_MAX]; /* file[,pattern] of the data's vocabulary */
+    char progress[OPTION_TEXT_MAX];  /* auto | line | off */
 };
 
 extern const struct option job_table[];
@@ -82,9 +90,24 @@ struct discipline {
 /* INVALID when the text names no mode. Pure. */
 enum status job_discipline(const char *mode, struct discipline *discipline) WARN_UNUSED;
 
-/* The learning rate of update `step` (0-based): warm-up from lr/warmup to lr over `warmup` steps,
- * then cosine from lr to lr * lr_min_ratio at `steps`, or constant. Pure. */
+/* The highest learning rate: lr, or by --lr-scale lr * sqrt(workers) or lr * workers. Pure. */
+double job_peak_rate(const struct job *job);
+
+/* The learning rate of update `step` (0-based), where peak is job_peak_rate(): warm-up from
+ * peak / warmup to peak over `warmup` steps; then a fall to peak * lr_min_ratio at `steps`, along a
+ * half cosine, along a line, or (wsd) along a line that begins `cooldown` * steps before the end;
+ * or constant. Pure. */
 double job_learning_rate(const struct job *job, int64_t step);
+
+/* What --recompute says -> *every, *attention. none: 0, false; attention: 0, true; every:N: N >= 1,
+ * false. INVALID for another text. Pure. */
+enum status job_recompute(const char *text, int64_t *every, bool *attention) WARN_UNUSED;
+
+/* Tokens that one worker reads in a step. Pure. */
+int64_t job_step_tokens(const struct job *job);
+
+/* Is a --model a path (it has a / or ends in .json) rather than a name? Pure. */
+bool job_model_is_path(const char *model);
 
 /* A list of (name, value) of AGREED options, as they travel in a join. */
 #define JOB_AGREED_MAX 48

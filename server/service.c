@@ -216,7 +216,8 @@ static bool send_reports(struct service *service) {
     return worked;
 }
 
-/* A worker whose data channel broke, though nothing has ended the job for a lease: it never will. */
+/* A worker whose data channel broke, though nothing has ended the job for a lease: it never will.
+ */
 static void check_channels(struct service *service, int64_t now_ns) {
     char reason[96];
     for (uint32_t i = 0; i < service->running; i++) {

@@ -56,11 +56,17 @@ static inline double golden_learning_rate(const struct golden_curve *curve, int6
 }
 
 static inline struct model_shape golden_shape(void) {
-    return (struct model_shape){.layers = GOLDEN_LAYERS,
-                                .channels = GOLDEN_CHANNELS,
-                                .heads = GOLDEN_HEADS,
-                                .vocab = GOLDEN_VOCAB,
-                                .positions = GOLDEN_POSITIONS};
+    struct model_shape shape;
+    char why[100];
+    memset(&shape, 0, sizeof(shape));
+    shape.family = &model_gpt2;
+    shape.layers = GOLDEN_LAYERS;
+    shape.channels = GOLDEN_CHANNELS;
+    shape.heads = GOLDEN_HEADS;
+    shape.vocab = GOLDEN_VOCAB;
+    shape.positions = GOLDEN_POSITIONS;
+    if (model_shape_check(&shape, why, sizeof(why)) != STATUS_OK) shape.layers = 0;
+    return shape;
 }
 
 /* MurmurHash3's 32-bit finaliser. */

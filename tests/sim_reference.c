@@ -100,16 +100,20 @@ void sim_reference(const struct job *job, const struct plan *plan, const struct 
                           .wire = take((size_t)plan->largest_block + 1024, 8),
                           .wire_capacity = ((size_t)plan->largest_block + 1024) * 8};
     struct model *model = NULL;
-    CHECK(model_open(&model, shape, plan, job->batch, job->seq_len, true) == STATUS_OK);
+    struct model_options options = {.B = job->batch, .T = job->seq_len, .training = true};
+    CHECK(model_open(&model, shape, plan, &options) == STATUS_OK);
     model_init_weights(shape, plan, (uint64_t)job->seed, r.master);
     for (int64_t s = 0; s < job->steps; s++) {
         pull(&r, weights);
+        model_set_weights(model, weights);
         memset(r.sum, 0, count * sizeof(float));
         for (int64_t rank = 0; rank < job->workers; rank++) {
             uint64_t sequence = (uint64_t)((s * job->workers + rank) * job->batch);
             data_stream_read(stream, sequence, job->batch, r.tokens, r.targets);
-            (void)model_forward(model, weights, r.tokens, r.targets, job->batch, job->seq_len);
-            model_backward(model, weights, r.tokens, r.targets, r.grad, NULL, NULL);
+            struct model_batch read = {r.tokens, r.targets, job->batch, job->seq_len};
+            struct model_gradient gradient = {.values = r.grad, .scale = 1};
+            (void)model_forward(model, &read, &gradient);
+            model_backward(model, &read, &gradient, NULL, NULL);
             push(&r);
         }
         step(&r, s);

@@ -151,7 +151,7 @@ static void test_nothing_to_read(void) {
     CHECK(try_open("x.txt", "", 0) == STATUS_IO);
     static const int32_t nothing[1];
     CHECK(data_parse(&data, nothing, 0, "x") == STATUS_IO);
-    CHECK(data.map == NULL);
+    CHECK(data.one.content.bytes == NULL);
 }
 
 /* Around the ends of the pieces that the check works in, and at the ends of the file. */

@@ -26,7 +26,7 @@ static const double step = 0x1p-6;
 /* An operation on `inputs` values in one array, with `outputs` values in another. */
 struct operation {
     int64_t inputs, outputs;
-    int64_t sizes[4]; /* the operation's own */
+    int64_t sizes[5]; /* the operation's own */
     const int32_t *ids;
     void (*forward)(const struct operation *op, const float *in, float *out);
     /* din [inputs], zeroed, += the gradient, from dout [outputs]. */
@@ -177,36 +177,38 @@ static void norm(void) {
 }
 
 static struct attention_shape attention_of(const struct operation *op) {
-    return (struct attention_shape){op->sizes[0], op->sizes[1], op->sizes[2], op->sizes[3]};
+    const int64_t *s = op->sizes;
+    return (struct attention_shape){s[0], s[1], s[2], s[3], s[4]};
 }
 
 static void attention_f(const struct operation *op, const float *in, float *out) {
     struct attention_shape shape = attention_of(op);
-    float *probabilities = zeroed(shape.B * shape.H * shape.T * shape.T);
-    attention_forward_ref(&shape, in, probabilities, out);
-    free(probabilities);
+    float *lse = zeroed(shape.B * shape.heads * shape.T);
+    attention_forward_ref(&shape, in, lse, out, NULL);
+    free(lse);
 }
 
 static void attention_b(const struct operation *op, bool ref, const float *in, const float *dout,
                         float *din) {
     struct attention_shape shape = attention_of(op);
-    float *probabilities = zeroed(shape.B * shape.H * shape.T * shape.T);
+    float *lse = zeroed(shape.B * shape.heads * shape.T);
     float *y = zeroed(op->outputs), *scratch = zeroed(attention_scratch(&shape));
-    (ref ? attention_forward_ref : attention_forward)(&shape, in, probabilities, y);
-    (ref ? attention_backward_ref : attention_backward)(&shape, in, probabilities, dout, din,
-                                                        scratch);
-    free(probabilities);
+    (ref ? attention_forward_ref : attention_forward)(&shape, in, lse, y, scratch);
+    struct attention_saved saved = {in, y, lse};
+    (ref ? attention_backward_ref : attention_backward)(&shape, &saved, dout, din, scratch);
+    free(lse);
     free(y);
     free(scratch);
 }
 
 static void attention(void) {
-    static const int64_t sizes[][4] = {{1, 1, 3, 1}, {2, 3, 8, 2}, {1, 65, 6, 1}, {2, 66, 12, 3}};
+    static const int64_t sizes[][5] = {
+        {1, 1, 1, 1, 3}, {2, 3, 2, 2, 4}, {1, 65, 1, 1, 6}, {2, 66, 3, 3, 4}, {1, 67, 4, 2, 5}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         const int64_t *s = sizes[i];
-        const struct operation op = {.inputs = s[0] * s[1] * 3 * s[2],
-                                     .outputs = s[0] * s[1] * s[2],
-                                     .sizes = {s[0], s[1], s[2], s[3]},
+        const struct operation op = {.inputs = s[0] * s[1] * (s[2] + 2 * s[3]) * s[4],
+                                     .outputs = s[0] * s[1] * s[2] * s[4],
+                                     .sizes = {s[0], s[1], s[2], s[3], s[4]},
                                      .forward = attention_f,
                                      .backward = attention_b};
         check_random(&op);

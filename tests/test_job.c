@@ -49,10 +49,11 @@ static void table_fits_the_struct(void) {
 
 static void agreed_rows(void) {
     static const char *const agreed[] = {
-        "servers",      "workers", "mode",  "model",     "vocab",        "seq-len",
-        "batch",        "steps",   "seed",  "optimizer", "schedule",     "lr",
-        "lr-min-ratio", "warmup",  "beta1", "beta2",     "eps",          "momentum",
-        "weight-decay", "clip",    "push",  "pull",      "block-values", "lease"};
+        "servers",   "workers", "mode",         "model",    "vocab",        "seq-len",
+        "pad-token", "batch",   "accumulate",   "steps",    "seed",         "optimizer",
+        "schedule",  "lr",      "lr-min-ratio", "lr-scale", "warmup",       "cooldown",
+        "beta1",     "beta2",   "eps",          "momentum", "weight-decay", "clip",
+        "push",      "pull",    "block-values", "lease"};
     size_t count = sizeof agreed / sizeof agreed[0];
     for (size_t i = 0; i < job_table_count; i++) {
         CHECK(job_table[i].agreed == (i < count));
@@ -83,55 +84,77 @@ struct text_case {
     const char *allowed; /* part of the message */
 };
 
+static const struct text_case text_cases[] = {
+    {"mode", "async", true, ""},
+    {"mode", "ssp:0", true, ""},
+    {"mode", "ssp:1000000", true, ""},
+    {"mode", "ssp:1000001", false, "sync, async, ssp:S with S from 0 to 1000000"},
+    {"mode", "bsp", false, "sync, async"},
+    {"model", "gpt2:124M", true, ""},
+    {"model", "gpt2:1.5B", true, ""},
+    {"model", "gpt2:4x128x4", true, ""},
+    {"model", "gpt2:4x128", false, "gpt2:LxCxH"},
+    {"model", "gpt2:4x128x4x4", false, "gpt2:LxCxH"},
+    {"model", "gpt2:4x0x4", false, "gpt2:LxCxH"},
+    {"model", "gpt2:4x128xq", false, "gpt2:LxCxH"},
+    {"model", "gpt2:", false, "gpt2:NAME"},
+    {"model", "gpt2", false, "gpt2:NAME"},
+    {"model", "llama:8B", true, ""},
+    {"model", "llama:4x128x4", true, ""},
+    {"model", "llama:4x128x4x1", false, "gpt2:NAME"},
+    {"model", "bert:base", false, "gpt2:NAME"},
+    {"model", "config.json", true, ""},
+    {"model", "models/tiny", true, ""},
+    {"model", ".json", false, "gpt2:NAME"},
+    {"model", "gpt2:a b", false, "gpt2:NAME"},
+    {"optimizer", "sgd", true, ""},
+    {"optimizer", "adam", false, "adamw, sgd"},
+    {"schedule", "constant", true, ""},
+    {"schedule", "linear", true, ""},
+    {"schedule", "wsd", true, ""},
+    {"schedule", "step", false, "cosine, linear, wsd, constant"},
+    {"lr-scale", "sqrt", true, ""},
+    {"lr-scale", "linear", true, ""},
+    {"lr-scale", "square", false, "none, sqrt, linear"},
+    {"cooldown", "1", true, ""},
+    {"cooldown", "1.01", false, ""},
+    {"accumulate", "0", false, "1"},
+    {"pad-token", "-1", true, ""},
+    {"pad-token", "-2", false, "-1"},
+    {"compute", "bf16", true, ""},
+    {"compute", "f16", false, "auto, f32, bf16"},
+    {"recompute", "every:2", true, ""},
+    {"recompute", "every:0", false, "none, attention, every:N"},
+    {"recompute", "all", false, "none, attention, every:N"},
+    {"push", "int8", true, ""},
+    {"push", "none", true, ""},
+    {"push", "int4", false, "none, bf16, int8"},
+    {"pull", "none", true, ""},
+    {"pull", "int8", false, "bf16, none"},
+    {"log-level", "trace", true, ""},
+    {"log-level", "loud", false, "error, warn, info, debug, trace"},
+    {"progress", "off", true, ""},
+    {"progress", "on", false, "auto, line, off"},
+    {"listen", "10.0.0.1:0", true, ""},
+    {"listen", "", true, ""},
+    {"listen", "10.0.0.1", false, "host:port"},
+    {"bind", "[::]:29600", true, ""},
+    {"bind", "::29600", false, "in brackets"},
+    {"join", "host:29600", true, ""},
+    {"join", "host:0", false, "from 1 to 65535"},
+    {"join", "host:00", false, "from 1 to 65535"},
+    {"servers", "1024", true, ""},
+    {"servers", "1025", false, "1024"},
+    {"block-values", "16777216", true, ""},
+    {"block-values", "16777217", false, "16777216"},
+    {"lease", "0.4", false, "0.5"},
+    {"beta1", "1", false, ""},
+    {"lr", "nan", false, ""},
+};
+
 static void texts(void) {
-    static const struct text_case cases[] = {
-        {"mode", "async", true, ""},
-        {"mode", "ssp:0", true, ""},
-        {"mode", "ssp:1000000", true, ""},
-        {"mode", "ssp:1000001", false, "sync, async, ssp:S with S from 0 to 1000000"},
-        {"mode", "bsp", false, "sync, async"},
-        {"model", "gpt2:124M", true, ""},
-        {"model", "gpt2:1.5B", true, ""},
-        {"model", "gpt2:4x128x4", true, ""},
-        {"model", "gpt2:4x128", false, "gpt2:LxCxH"},
-        {"model", "gpt2:4x128x4x4", false, "gpt2:LxCxH"},
-        {"model", "gpt2:4x0x4", false, "gpt2:LxCxH"},
-        {"model", "gpt2:4x128xq", false, "gpt2:LxCxH"},
-        {"model", "gpt2:", false, "gpt2:NAME"},
-        {"model", "gpt2", false, "gpt2:NAME"},
-        {"model", "llama:8B", false, "gpt2:NAME"},
-        {"model", "gpt2:a b", false, "gpt2:NAME"},
-        {"optimizer", "sgd", true, ""},
-        {"optimizer", "adam", false, "adamw, sgd"},
-        {"schedule", "constant", true, ""},
-        {"schedule", "linear", false, "cosine, constant"},
-        {"push", "int8", true, ""},
-        {"push", "none", true, ""},
-        {"push", "int4", false, "none, bf16, int8"},
-        {"pull", "none", true, ""},
-        {"pull", "int8", false, "bf16, none"},
-        {"log-level", "trace", true, ""},
-        {"log-level", "loud", false, "error, warn, info, debug, trace"},
-        {"progress", "off", true, ""},
-        {"progress", "on", false, "auto, line, off"},
-        {"listen", "10.0.0.1:0", true, ""},
-        {"listen", "", true, ""},
-        {"listen", "10.0.0.1", false, "host:port"},
-        {"bind", "[::]:29600", true, ""},
-        {"bind", "::29600", false, "in brackets"},
-        {"join", "host:29600", true, ""},
-        {"join", "host:0", false, "from 1 to 65535"},
-        {"join", "host:00", false, "from 1 to 65535"},
-        {"servers", "1024", true, ""},
-        {"servers", "1025", false, "1024"},
-        {"block-values", "16777216", true, ""},
-        {"block-values", "16777217", false, "16777216"},
-        {"lease", "0.4", false, "0.5"},
-        {"beta1", "1", false, ""},
-        {"lr", "nan", false, ""},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const struct text_case *c = &cases[i];
+    for (size_t i = 0; i < sizeof text_cases / sizeof text_cases[0]; i++) {
+        const struct text_case *c = &text_cases[i];
         struct options options;
         struct job job;
         char why[512] = "";
@@ -214,6 +237,75 @@ static void learning_rate(void) {
     CHECK_NEAR(job_learning_rate(&job, 4), 0.01, 1e-15);
     CHECK_NEAR(job_learning_rate(&job, 10), 0.02, 1e-15);
     CHECK_NEAR(job_learning_rate(&job, 1000000), 0.02, 1e-15);
+}
+
+/* Lines through their end points: warm-up to the peak at step 10, the end at step 110. */
+static void falling_lines(void) {
+    struct job job = {
+        .lr = 0.02, .lr_min_ratio = 0.25, .warmup = 10, .steps = 110, .cooldown = 0.2};
+    snprintf(job.schedule, sizeof job.schedule, "linear");
+    CHECK_NEAR(job_learning_rate(&job, 4), 0.01, 1e-15);
+    for (int64_t step = 10; step <= 110; step++)
+        CHECK_NEAR(job_learning_rate(&job, step), 0.02 - 0.015 * (double)(step - 10) / 100.0,
+                   1e-15);
+    CHECK_NEAR(job_learning_rate(&job, 1000000), 0.005, 1e-15);
+    /* The last fifth of 110 steps are 22: from 88 on. */
+    snprintf(job.schedule, sizeof job.schedule, "wsd");
+    CHECK_NEAR(job_learning_rate(&job, 4), 0.01, 1e-15);
+    for (int64_t step = 10; step <= 88; step++)
+        CHECK_NEAR(job_learning_rate(&job, step), 0.02, 1e-15);
+    for (int64_t step = 88; step <= 110; step++)
+        CHECK_NEAR(job_learning_rate(&job, step), 0.02 - 0.015 * (double)(step - 88) / 22.0, 1e-15);
+    CHECK_NEAR(job_learning_rate(&job, INT64_MAX), 0.005, 1e-15);
+    /* The fall begins after warm-up at the earliest; without one there is none before the end. */
+    job.cooldown = 1;
+    CHECK_NEAR(job_learning_rate(&job, 9), 0.02, 1e-15);
+    CHECK_NEAR(job_learning_rate(&job, 60), 0.0125, 1e-15);
+    job.cooldown = 0;
+    CHECK_NEAR(job_learning_rate(&job, 109), 0.02, 1e-15);
+    CHECK_NEAR(job_learning_rate(&job, 110), 0.005, 1e-15);
+}
+
+static void rate_for_workers(void) {
+    struct job job = {.lr = 0.02, .lr_min_ratio = 0.5, .warmup = 2, .steps = 10, .workers = 9};
+    snprintf(job.schedule, sizeof job.schedule, "linear");
+    snprintf(job.lr_scale, sizeof job.lr_scale, "none");
+    CHECK_NEAR(job_peak_rate(&job), 0.02, 1e-15);
+    CHECK_NEAR(job_learning_rate(&job, 6), 0.015, 1e-15);
+    snprintf(job.lr_scale, sizeof job.lr_scale, "sqrt");
+    CHECK_NEAR(job_peak_rate(&job), 0.06, 1e-15);
+    CHECK_NEAR(job_learning_rate(&job, 0), 0.03, 1e-15);
+    CHECK_NEAR(job_learning_rate(&job, 6), 0.045, 1e-15);
+    snprintf(job.lr_scale, sizeof job.lr_scale, "linear");
+    CHECK_NEAR(job_peak_rate(&job), 0.18, 1e-15);
+    CHECK_NEAR(job_learning_rate(&job, 10), 0.09, 1e-15);
+}
+
+static void recompute_texts(void) {
+    static const struct {
+        const char *text;
+        int64_t every;
+        bool attention;
+    } good[] = {{"none", 0, false},
+                {"attention", 0, true},
+                {"every:1", 1, false},
+                {"every:1000", 1000, false}};
+    static const char *const wrong[] = {
+        "",         "every",   "every:",     "every:0",    "every:-1",
+        "every:1 ", "every:x", "every:1001", "attention:1"};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        int64_t every = -1;
+        bool attention = !good[i].attention;
+        CHECK_INT(job_recompute(good[i].text, &every, &attention), STATUS_OK);
+        CHECK_INT(every, good[i].every);
+        CHECK(attention == good[i].attention);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        int64_t every = 7;
+        bool attention = true;
+        CHECK_INT(job_recompute(wrong[i], &every, &attention), STATUS_INVALID);
+        CHECK(every == 7 && attention);
+    }
 }
 
 static void addresses(void) {
@@ -302,7 +394,7 @@ static void records(void) {
     CHECK_TEXT(process.values.names[2], "lr");
     CHECK_TEXT(process.values.values[2], "0.002");
     job_given(&process.options, true, &process.values);
-    CHECK_INT(process.values.count, 24);
+    CHECK_INT(process.values.count, 28);
 }
 
 static void agreement_merges(void) {
@@ -463,6 +555,9 @@ int main(void) {
     TEST_RUN(modes);
     TEST_RUN(timers);
     TEST_RUN(learning_rate);
+    TEST_RUN(falling_lines);
+    TEST_RUN(rate_for_workers);
+    TEST_RUN(recompute_texts);
     TEST_RUN(addresses);
     TEST_RUN(records);
     TEST_RUN(agreement_merges);

@@ -15,6 +15,7 @@
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/threads.h"
+#include "kernels/tile_matmul.h"
 #include "tests/test.h"
 
 #include <stdbool.h>
@@ -252,73 +253,155 @@ static void norm_constant_rows(void) {
     }
 }
 
+/* Each level that the chip has, with what a tile_matmul may not read past B's rows as NaN. */
+static void tile_matmul_case(const struct matmul *shape) {
+    int64_t rows_a = shape->transpose_a ? shape->inner : shape->rows;
+    int64_t count = shape->rows * shape->stride_c;
+    float *a = randoms(rows_a * shape->stride_a, 1.0F, 1);
+    float *b = randoms(shape->inner * shape->stride_b, 1.0F, 2);
+    for (int64_t i = 0; i < shape->inner * shape->stride_b; i++)
+        b[i] = i % shape->stride_b < shape->cols ? b[i] : NAN;
+    float *expected = randoms(count, 1.0F, 3);
+    matmul_ref(shape, a, b, expected);
+    CHECK(tile_matmul_level(TILE_PLAIN) != NULL);
+    for (int level = -1; level < TILE_LEVEL_COUNT; level++) {
+        tile_matmul_fn *multiply =
+            level < 0 ? tile_matmul : tile_matmul_level((enum tile_matmul_level)level);
+        if (multiply == NULL) continue;
+        float *c = randoms(count, 1.0F, 3);
+        multiply(shape, a, b, c);
+        check_near(c, expected, count, 2e-6 * sqrt((double)shape->inner + 1.0));
+        for (int64_t i = 0; i < count; i++)
+            CHECK(i % shape->stride_c < shape->cols || c[i] == expected[i]);
+        free(c);
+    }
+    free(a);
+    free(b);
+    free(expected);
+}
+
+static void tile_matmul_shapes(void) {
+    static const int64_t sizes[][3] = {{1, 1, 1},   {3, 5, 7},    {64, 64, 32}, {23, 48, 64},
+                                       {16, 17, 9}, {13, 100, 3}, {12, 31, 1},  {5, 16, 0}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        int64_t rows = sizes[i][0], cols = sizes[i][1], inner = sizes[i][2];
+        for (int flags = 0; flags < 8; flags++) {
+            bool transpose_a = flags & 1;
+            int64_t pad = flags & 4 ? 5 : 0;
+            struct matmul shape = {.rows = rows,
+                                   .cols = cols,
+                                   .inner = inner,
+                                   .transpose_a = transpose_a,
+                                   .stride_a = (transpose_a ? rows : inner) + pad,
+                                   .stride_b =
+                                       (cols + TILE_COLUMNS - 1) / TILE_COLUMNS * TILE_COLUMNS,
+                                   .stride_c = cols + 3 * pad,
+                                   .accumulate = flags & 2};
+            tile_matmul_case(&shape);
+        }
+    }
+}
+
 struct attention_case {
     struct attention_shape shape;
-    const float *qkv, *probabilities, *dy;
+    const float *qkv, *saved, *dy;
 };
+
+/* Values of a row of qkv. */
+static int64_t attention_row(const struct attention_shape *shape) {
+    return (shape->heads + 2 * shape->kv_heads) * shape->head_size;
+}
 
 static void run_attention(const void *context, bool ref, float *out) {
     const struct attention_case *a = context;
-    int64_t rows = a->shape.B * a->shape.H * a->shape.T * a->shape.T;
-    (ref ? attention_forward_ref : attention_forward)(&a->shape, a->qkv, out, out + rows);
+    int64_t rows = a->shape.B * a->shape.heads * a->shape.T;
+    float *scratch = randoms(attention_scratch(&a->shape), NAN, 1);
+    (ref ? attention_forward_ref : attention_forward)(&a->shape, a->qkv, out, out + rows, scratch);
+    free(scratch);
 }
 
 static void run_attention_backward(const void *context, bool ref, float *out) {
     const struct attention_case *a = context;
+    int64_t rows = a->shape.B * a->shape.heads * a->shape.T;
+    struct attention_saved saved = {a->qkv, a->saved + rows, a->saved};
     float *scratch = randoms(attention_scratch(&a->shape), NAN, 1);
-    (ref ? attention_backward_ref : attention_backward)(&a->shape, a->qkv, a->probabilities, a->dy,
-                                                        out, scratch);
+    (ref ? attention_backward_ref : attention_backward)(&a->shape, &saved, a->dy, out, scratch);
     free(scratch);
 }
 
 static void attention_case(const struct attention_shape *shape, float spread) {
-    int64_t B = shape->B, T = shape->T, C = shape->C, H = shape->H;
-    int64_t rows = B * H * T * T;
-    float *qkv = randoms(B * T * 3 * C, spread, 1), *dy = randoms(B * T * C, 1.0F, 2);
-    float *saved = randoms(rows + B * T * C, 1.0F, 3);
-    attention_forward(shape, qkv, saved, saved + rows);
-    for (int64_t row = 0; row < B * H * T; row++) {
-        double sum = 0.0;
-        for (int64_t s = 0; s < T; s++) {
-            CHECK(s <= row % T || saved[row * T + s] == 0.0F);
-            sum += (double)saved[row * T + s];
-        }
-        CHECK_NEAR(sum, 1.0, 1e-5);
-    }
+    int64_t rows = shape->B * shape->heads * shape->T, in = attention_row(shape);
+    int64_t N = shape->B * shape->T, out = rows * shape->head_size;
+    float *qkv = randoms(N * in, spread, 1), *dy = randoms(out, 1.0F, 2);
+    float *saved = randoms(rows + out, 1.0F, 3), *scratch = randoms(attention_scratch(shape), 1, 4);
+    attention_forward_ref(shape, qkv, saved, saved + rows, scratch);
     struct attention_case a = {*shape, qkv, saved, dy};
     double tolerance = 1e-5 * (double)(1.0F + spread * spread);
-    check_run(run_attention, &a, rows + B * T * C, tolerance);
-    check_run(run_attention_backward, &a, B * T * 3 * C, tolerance);
+    check_run(run_attention, &a, rows + out, tolerance);
+    check_run(run_attention_backward, &a, N * in, tolerance);
     free(qkv);
     free(dy);
     free(saved);
+    free(scratch);
 }
 
 static void attention_shapes(void) {
-    static const struct attention_shape shapes[] = {{1, 1, 1, 1},   {2, 3, 6, 2},    {1, 65, 7, 1},
-                                                    {2, 65, 48, 3}, {1, 130, 48, 4}, {3, 64, 32, 1},
-                                                    {33, 2, 14, 2}};
+    static const struct attention_shape shapes[] = {
+        {1, 1, 1, 1, 1},   {2, 3, 2, 2, 3},    {1, 65, 1, 1, 7},
+        {2, 65, 3, 3, 16}, {1, 130, 4, 2, 12}, {3, 64, 1, 1, 32},
+        {33, 2, 2, 1, 7},  {2, 17, 6, 2, 48},  {1, 193, 4, 1, 20}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         attention_case(&shapes[i], 1.0F);
         attention_case(&shapes[i], 5.0F);
     }
 }
 
+/* Equal keys: the values' running mean, and the logarithm of their number plus the score; far more
+ * positions than a [T, T] matrix would fit in the scratch for. */
+static void attention_long_sequence(void) {
+    const struct attention_shape shape = {1, 8192, 2, 1, 4};
+    const int64_t T = 8192, row = attention_row(&shape);
+    CHECK(attention_scratch(&shape) * (int64_t)sizeof(float) <= INT64_C(4) << 20);
+    float *qkv = randoms(T * row, 1.0F, 1), *lse = randoms(2 * T, 1.0F, 2);
+    float *y = randoms(T * 8, 1.0F, 3), *scratch = randoms(attention_scratch(&shape), NAN, 4);
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t i = 0; i < 4; i++)
+            qkv[t * row + 8 + i] = 0.5F;
+    attention_forward(&shape, qkv, lse, y, scratch);
+    double sums[4] = {0};
+    for (int64_t t = 0; t < T; t++) {
+        const float *query = qkv + t * row;
+        for (int i = 0; i < 8; i++) {
+            if (i < 4) sums[i] += (double)query[12 + i];
+            CHECK_NEAR(y[t * 8 + i], (i < 4 ? sums[i] : sums[i - 4]) / (double)(t + 1), 1e-5);
+        }
+        double score =
+            0.25 * ((double)query[0] + (double)query[1] + (double)query[2] + (double)query[3]);
+        CHECK_NEAR(lse[t], score + log((double)(t + 1)), 1e-5);
+    }
+    free(qkv);
+    free(lse);
+    free(y);
+    free(scratch);
+}
+
 /* What comes after a position does not change its output by a bit. */
 static void attention_causality(void) {
-    const struct attention_shape shape = {1, 70, 8, 2};
-    const int64_t T = 70, C = 8, changed = 66, rows = 2 * T * T, count = T * C;
-    float *qkv = randoms(3 * count, 1.0F, 1), *before = randoms(rows + count, 1.0F, 2);
-    float *after = randoms(rows + count, 1.0F, 3);
-    attention_forward(&shape, qkv, before, before + rows);
-    for (int64_t i = changed * 3 * C; i < 3 * count; i++)
+    const struct attention_shape shape = {1, 70, 2, 1, 4};
+    const int64_t T = 70, C = 8, changed = 66, row = attention_row(&shape), lse = 2 * T;
+    float *qkv = randoms(T * row, 1.0F, 1), *before = randoms(lse + T * C, 1.0F, 2);
+    float *after = randoms(lse + T * C, 1.0F, 3);
+    float *scratch = randoms(attention_scratch(&shape), NAN, 4);
+    attention_forward(&shape, qkv, before, before + lse, scratch);
+    for (int64_t i = changed * row; i < T * row; i++)
         qkv[i] = 3.0F - qkv[i];
-    attention_forward(&shape, qkv, after, after + rows);
-    for (int64_t i = 0; i < count; i++)
-        CHECK((before[rows + i] == after[rows + i]) == (i < changed * C));
+    attention_forward(&shape, qkv, after, after + lse, scratch);
+    for (int64_t i = 0; i < T * C; i++)
+        CHECK((before[lse + i] == after[lse + i]) == (i < changed * C));
     free(qkv);
     free(before);
     free(after);
+    free(scratch);
 }
 
 struct embedding_case {
@@ -335,8 +418,8 @@ static void run_embedding(const void *context, bool ref, float *out) {
 
 static void run_embedding_backward(const void *context, bool ref, float *out) {
     const struct embedding_case *e = context;
-    (ref ? embedding_backward_add_ref
-         : embedding_backward_add)(e->tokens, e->dy, out, out + e->V * e->C, e->B, e->T, e->C);
+    (ref ? embedding_backward_add_ref : embedding_backward_add)(
+        e->tokens, e->dy, out, e->wpe != NULL ? out + e->V * e->C : NULL, e->B, e->T, e->C);
 }
 
 static void embedding_shapes(void) {
@@ -350,6 +433,9 @@ static void embedding_shapes(void) {
         struct embedding_case e = {B, T, C, V, tokens, wte, wpe, dy};
         check_run(run_embedding, &e, B * T * C, 0.0);
         check_run(run_embedding_backward, &e, (V + T) * C, 1e-5);
+        e.wpe = NULL;
+        check_run(run_embedding, &e, B * T * C, 0.0);
+        check_run(run_embedding_backward, &e, V * C, 1e-5);
         free(tokens);
         free(wte);
         free(wpe);
@@ -380,6 +466,9 @@ static void cross_entropy_shapes(void) {
         struct entropy_case e = {R, V, logits, targets, 0.0F};
         check_run(run_entropy, &e, R * V + R, 1e-5);
         e.scale = 0.5F;
+        check_run(run_entropy, &e, R * V + R, 1e-5);
+        for (int64_t r = 0; r < R; r += 2)
+            targets[r] = -1;
         check_run(run_entropy, &e, R * V + R, 1e-5);
         free(logits);
         free(targets);
@@ -417,6 +506,22 @@ static void cross_entropy_extremes(void) {
     }
 }
 
+/* A row without a target: loss 0, gradient 0, even where its logits are not numbers. */
+static void cross_entropy_masked(void) {
+    static const int32_t targets[3] = {1, -1, 0};
+    for (int ref = 0; ref < 2; ref++) {
+        float logits[3][2] = {{0, 0}, {NAN, 7}, {0, 0}}, losses[3] = {9, 9, 9};
+        (ref ? cross_entropy_ref : cross_entropy)(logits[0], targets, losses, 3, 2, 0.0F);
+        CHECK(isnan(logits[1][0]));
+        CHECK(losses[1] == 0.0F);
+        (ref ? cross_entropy_ref : cross_entropy)(logits[0], targets, losses, 3, 2, 1.0F);
+        CHECK(losses[1] == 0.0F && logits[1][0] == 0.0F && logits[1][1] == 0.0F);
+        CHECK_NEAR(losses[0], 0.69314718, 1e-6);
+        CHECK_NEAR(logits[0][0], 0.5, 1e-6);
+        CHECK_NEAR(logits[2][0], -0.5, 1e-6);
+    }
+}
+
 static void threads(void) {
     CHECK(threads_available() >= 1);
 }
@@ -425,14 +530,17 @@ int main(void) {
     TEST_RUN(threads);
     TEST_RUN(exp_error);
     TEST_RUN(matmul_shapes);
+    TEST_RUN(tile_matmul_shapes);
     TEST_RUN(activation_shapes);
     TEST_RUN(gelu_saturation);
     TEST_RUN(norm_shapes);
     TEST_RUN(norm_constant_rows);
     TEST_RUN(attention_shapes);
+    TEST_RUN(attention_long_sequence);
     TEST_RUN(attention_causality);
     TEST_RUN(embedding_shapes);
     TEST_RUN(cross_entropy_shapes);
     TEST_RUN(cross_entropy_extremes);
+    TEST_RUN(cross_entropy_masked);
     return 0;
 }

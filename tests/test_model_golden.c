@@ -1,7 +1,8 @@
 /* Proves that the model computes what PyTorch computes: loss, logits and every gradient of one
  * batch against values computed in float64, and two training curves of 50 AdamW steps (constant
- * rate; warm-up and cosine) of a plain one-process loop over the plan's blocks, with clipping. The
- * values are made by tests/golden/make_gpt2.py; the model's set-up is in tests/golden_gpt2.h.
+ * rate; warm-up and cosine) of a plain one-process loop over the plan's blocks, with clipping. With
+ * products in bfloat16 likewise, within what its 8 bits allow. The values are made by
+ * tests/golden/make_gpt2.py; the model's set-up is in tests/golden_gpt2.h.
  */
 #include "base/files.h"
 #include "kernels/optimizer.h"
@@ -18,13 +19,14 @@ struct setup {
     int32_t tokens[BATCH_TOKENS], targets[BATCH_TOKENS];
 };
 
-static void open_setup(struct setup *setup) {
+static void open_setup(struct setup *setup, enum compute_type type) {
     struct model_shape shape = golden_shape();
+    struct model_options options = {.B = GOLDEN_B, .T = GOLDEN_T, .training = true, .type = type};
     uint64_t count;
     struct tensor *tensors = model_tensors(&shape, &count);
     CHECK(plan_build(&setup->plan, tensors, count, 1, BLOCK_VALUES) == STATUS_OK);
     free(tensors);
-    CHECK(model_open(&setup->model, &shape, &setup->plan, GOLDEN_B, GOLDEN_T, true) == STATUS_OK);
+    CHECK(model_open(&setup->model, &shape, &setup->plan, &options) == STATUS_OK);
     setup->weights = memory_zeroed(setup->plan.value_count, sizeof(float));
     setup->grad = memory_zeroed(setup->plan.value_count, sizeof(float));
     golden_weights(&setup->plan, setup->weights);
@@ -38,31 +40,38 @@ static void close_setup(struct setup *setup) {
     free(setup->grad);
 }
 
-static void test_loss_and_logits(void) {
+/* The loss; its gradient goes to setup->grad. */
+static float compute(struct setup *setup) {
+    struct model_batch batch = {setup->tokens, setup->targets, GOLDEN_B, GOLDEN_T};
+    struct model_gradient gradient = {.values = setup->grad, .scale = 1};
+    model_set_weights(setup->model, setup->weights);
+    float loss = model_forward(setup->model, &batch, &gradient);
+    model_backward(setup->model, &batch, &gradient, NULL, NULL);
+    return loss;
+}
+
+static void check_loss_and_logits(enum compute_type type, double tolerance) {
     struct setup setup;
-    open_setup(&setup);
-    float loss =
-        model_forward(setup.model, setup.weights, setup.tokens, setup.targets, GOLDEN_B, GOLDEN_T);
-    CHECK_NEAR(loss, GOLDEN_LOSS, 1e-5 * GOLDEN_LOSS);
+    open_setup(&setup, type);
+    CHECK_NEAR(compute(&setup), GOLDEN_LOSS, tolerance * GOLDEN_LOSS);
     float logits[GOLDEN_VOCAB];
-    model_logits(setup.model, setup.weights, setup.tokens, GOLDEN_T, logits);
+    model_logits(setup.model, setup.tokens, GOLDEN_T, logits);
     for (int v = 0; v < GOLDEN_VOCAB; v++)
-        CHECK_NEAR(logits[v], golden_logits[v], 1e-5);
+        CHECK_NEAR(logits[v], golden_logits[v], tolerance);
     close_setup(&setup);
 }
 
-/* Each value within 1e-4 of the greatest of its tensor. */
-static void test_gradients(void) {
+/* Each value within `tolerance` of the greatest of its tensor. */
+static void check_gradients(enum compute_type type, double tolerance) {
     struct setup setup;
-    open_setup(&setup);
+    open_setup(&setup, type);
     char *content;
     size_t bytes;
     CHECK(files_read(GOLDEN_GRADIENTS, 1 << 20, &content, &bytes) == STATUS_OK);
     CHECK_INT(bytes, setup.plan.value_count * sizeof(float));
     float *expected = memory_zeroed(setup.plan.value_count, sizeof(float));
     memcpy(expected, content, bytes);
-    model_forward(setup.model, setup.weights, setup.tokens, setup.targets, GOLDEN_B, GOLDEN_T);
-    model_backward(setup.model, setup.weights, setup.tokens, setup.targets, setup.grad, NULL, NULL);
+    compute(&setup);
     const float *next = expected;
     for (uint64_t t = 0; t < setup.plan.tensor_count; t++) {
         const struct tensor *tensor = &setup.plan.tensors[t];
@@ -75,8 +84,8 @@ static void test_gradients(void) {
             worst = fmax(worst, fabs((double)grad[i] - (double)next[i]));
         }
         CHECK(most > 1e-4);
-        if (worst > 1e-4 * most) fprintf(stderr, "in %s\n", tensor->name);
-        CHECK_NEAR(worst, 0, 1e-4 * most);
+        if (worst > tolerance * most) fprintf(stderr, "in %s\n", tensor->name);
+        CHECK_NEAR(worst, 0, tolerance * most);
         next += count;
     }
     free(expected);
@@ -106,18 +115,15 @@ static void update(struct setup *setup, float *m, float *v, double lr, int64_t s
     }
 }
 
-static void check_curve(struct golden_curve curve) {
+static void check_curve(struct golden_curve curve, enum compute_type type, int64_t steps,
+                        double tolerance) {
     struct setup setup;
-    open_setup(&setup);
+    open_setup(&setup, type);
     float *m = memory_zeroed(setup.plan.value_count, sizeof(float));
     float *v = memory_zeroed(setup.plan.value_count, sizeof(float));
-    for (int64_t step = 0; step < GOLDEN_STEPS; step++) {
+    for (int64_t step = 0; step < steps; step++) {
         golden_batch(step, setup.tokens, setup.targets);
-        float loss = model_forward(setup.model, setup.weights, setup.tokens, setup.targets,
-                                   GOLDEN_B, GOLDEN_T);
-        CHECK_NEAR(loss, curve.losses[step], 1e-3);
-        model_backward(setup.model, setup.weights, setup.tokens, setup.targets, setup.grad, NULL,
-                       NULL);
+        CHECK_NEAR(compute(&setup), curve.losses[step], tolerance);
         update(&setup, m, v, golden_learning_rate(&curve, step), step);
     }
     CHECK(curve.losses[GOLDEN_STEPS - 1] < curve.losses[0] - 1);
@@ -126,12 +132,24 @@ static void check_curve(struct golden_curve curve) {
     close_setup(&setup);
 }
 
+static void test_loss_and_logits(void) {
+    check_loss_and_logits(COMPUTE_F32, 1e-5);
+    check_loss_and_logits(COMPUTE_BF16, 2e-2);
+}
+
+static void test_gradients(void) {
+    check_gradients(COMPUTE_F32, 1e-4);
+    check_gradients(COMPUTE_BF16, 2e-2);
+}
+
 static void test_curve_constant_rate(void) {
-    check_curve(golden_constant());
+    check_curve(golden_constant(), COMPUTE_F32, GOLDEN_STEPS, 1e-3);
+    check_curve(golden_constant(), COMPUTE_BF16, 10, 2e-2);
 }
 
 static void test_curve_cosine(void) {
-    check_curve(golden_cosine());
+    check_curve(golden_cosine(), COMPUTE_F32, GOLDEN_STEPS, 1e-3);
+    check_curve(golden_cosine(), COMPUTE_BF16, 10, 2e-2);
 }
 
 int main(void) {

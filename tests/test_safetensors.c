@@ -12,6 +12,19 @@
 
 #define FILE_MAX ((size_t)128 << 20)
 
+static struct model_shape shape_of(int64_t layers, int64_t channels, int64_t heads, int64_t vocab,
+                                   int64_t positions) {
+    struct model_shape shape = {.family = &model_gpt2,
+                                .layers = layers,
+                                .channels = channels,
+                                .heads = heads,
+                                .vocab = vocab,
+                                .positions = positions};
+    char why[100];
+    CHECK(model_shape_check(&shape, why, sizeof(why)) == STATUS_OK);
+    return shape;
+}
+
 static void make_folder(char folder[64]) {
     snprintf(folder, 64, "/tmp/test_safetensors_XXXXXX");
     CHECK(mkdtemp(folder) != NULL);
@@ -108,7 +121,7 @@ static void check_model(const struct plan *plan, const float *weights) {
 /* Layers 0..11, so that the order of names is not the order of layers. */
 static void test_model_file(void) {
     for (int64_t layers = 1; layers <= 12; layers++) {
-        struct model_shape shape = {layers, 12, 3, 23, 10};
+        struct model_shape shape = shape_of(layers, 12, 3, 23, 10);
         uint64_t count;
         struct tensor *tensors = model_tensors(&shape, &count);
         struct plan plan;
@@ -139,7 +152,7 @@ static void test_other_tensors(void) {
 }
 
 static void check_config(int64_t vocab, const char *end) {
-    struct model_shape shape = {12, 768, 12, vocab, 1024};
+    struct model_shape shape = shape_of(12, 768, 12, vocab, 1024);
     char folder[64];
     size_t bytes;
     make_folder(folder);
@@ -150,8 +163,9 @@ static void check_config(int64_t vocab, const char *end) {
     snprintf(expected, sizeof(expected),
              "{\"model_type\":\"gpt2\",\"architectures\":[\"GPT2LMHeadModel\"],"
              "\"vocab_size\":%" PRId64 ",\"n_positions\":1024,\"n_embd\":768,\"n_layer\":12,"
-             "\"n_head\":12,\"activation_function\":\"gelu_new\",\"layer_norm_epsilon\":1e-05,"
-             "\"tie_word_embeddings\":true,\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0,"
+             "\"n_head\":12,\"n_inner\":3072,\"activation_function\":\"gelu_new\","
+             "\"layer_norm_epsilon\":1e-05,\"resid_pdrop\":0,\"embd_pdrop\":0,"
+             "\"attn_pdrop\":0,\"tie_word_embeddings\":true,\"use_cache\":true,"
              "\"torch_dtype\":\"float32\"%s}",
              vocab, end);
     CHECK_TEXT(content, expected);
@@ -160,11 +174,11 @@ static void check_config(int64_t vocab, const char *end) {
 
 static void test_config(void) {
     check_config(50257, ",\"bos_token_id\":50256,\"eos_token_id\":50256");
-    check_config(256, "");
+    check_config(256, ",\"bos_token_id\":null,\"eos_token_id\":null");
 }
 
 static void test_no_folder(void) {
-    struct model_shape shape = {1, 4, 1, 5, 6};
+    struct model_shape shape = shape_of(1, 4, 1, 5, 6);
     struct tensor tensor = {.name = "a", .dims = 1, .shape = {1}};
     struct plan plan;
     float weight = 1;

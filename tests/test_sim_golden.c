@@ -2,7 +2,8 @@
  *
  * The golden job of golden_gpt2.h (AdamW, global-norm clip, both learning-rate curves, 50 steps,
  * f32 both ways) through the real servers and workers: one worker with the whole batch must stay
- * within 1e-3 of PyTorch's losses at every step; so must two workers that share the batch by rows.
+ * within 1e-3 of PyTorch's losses at every step; so must two workers that share the batch by rows,
+ * and workers that compute their rows in several smaller batches (--accumulate).
  */
 #include "base/log.h"
 #include "tests/golden_gpt2.h"
@@ -39,16 +40,18 @@ static void read_rows(void *context, uint64_t sequence, int64_t B, int32_t *toke
     memcpy(targets, all_targets + row, bytes);
 }
 
-static void run(uint32_t workers, const struct golden_curve *curve, struct losses losses[2]) {
+static void run(uint32_t workers, int accumulate, const struct golden_curve *curve,
+                struct losses losses[2]) {
     static struct sim sim;
     char options[512];
-    (void)snprintf(options, sizeof options,
-                   "model=gpt2:%dx%dx%d vocab=%d seq-len=%d batch=%d steps=%d lr=%.9g warmup=%d "
-                   "lr-min-ratio=%.9g beta1=0.9 beta2=0.95 eps=1e-8 weight-decay=0.1 clip=1 "
-                   "push=none pull=none block-values=1000",
-                   GOLDEN_LAYERS, GOLDEN_CHANNELS, GOLDEN_HEADS, GOLDEN_VOCAB, GOLDEN_T,
-                   GOLDEN_B / (int)workers, GOLDEN_STEPS, curve->lr, (int)curve->warmup,
-                   curve->lr_min_ratio);
+    (void)snprintf(
+        options, sizeof options,
+        "model=gpt2:%dx%dx%d vocab=%d seq-len=%d batch=%d accumulate=%d steps=%d lr=%.9g warmup=%d "
+        "lr-min-ratio=%.9g beta1=0.9 beta2=0.95 eps=1e-8 weight-decay=0.1 clip=1 "
+        "push=none pull=none block-values=1000",
+        GOLDEN_LAYERS, GOLDEN_CHANNELS, GOLDEN_HEADS, GOLDEN_VOCAB, GOLDEN_T,
+        GOLDEN_B / (int)workers / accumulate, accumulate, GOLDEN_STEPS, curve->lr,
+        (int)curve->warmup, curve->lr_min_ratio);
     struct sim_config config = {.seed = 1,
                                 .servers = 2,
                                 .shards = 1,
@@ -69,11 +72,11 @@ static void run(uint32_t workers, const struct golden_curve *curve, struct losse
 }
 
 /* The mean of the workers' losses is the batch's. */
-static void follow_pytorch(uint32_t workers) {
+static void follow_pytorch(uint32_t workers, int accumulate) {
     const struct golden_curve curves[] = {golden_constant(), golden_cosine()};
     for (int c = 0; c < 2; c++) {
         struct losses losses[2] = {0};
-        run(workers, &curves[c], losses);
+        run(workers, accumulate, &curves[c], losses);
         for (int64_t i = 0; i < GOLDEN_STEPS; i++) {
             float mean = (losses[0].values[i] + losses[1].values[i]) / (float)workers;
             CHECK_NEAR(mean, curves[c].losses[i], 1e-3);
@@ -83,11 +86,17 @@ static void follow_pytorch(uint32_t workers) {
 }
 
 static void one_worker_follows_pytorch(void) {
-    follow_pytorch(1);
+    follow_pytorch(1, 1);
 }
 
 static void two_workers_follow_pytorch(void) {
-    follow_pytorch(2);
+    follow_pytorch(2, 1);
+}
+
+static void smaller_batches_follow_pytorch(void) {
+    follow_pytorch(1, 2);
+    follow_pytorch(1, 4);
+    follow_pytorch(2, 2);
 }
 
 int main(void) {
@@ -99,5 +108,6 @@ int main(void) {
     CHECK(data_parse(&data, text, sizeof text, "text") == STATUS_OK);
     TEST_RUN(one_worker_follows_pytorch);
     TEST_RUN(two_workers_follow_pytorch);
+    TEST_RUN(smaller_batches_follow_pytorch);
     return 0;
 }

@@ -14,6 +14,7 @@
 #include "proto/job.h"
 #include "tools/launch_group.h"
 #include "tools/subcommand.h"
+#include "worker/content.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -252,7 +253,13 @@ static bool programs_found(const struct launch *launch) {
 
 /* Found here at once, rather than by workers while the servers wait for them. */
 static bool data_readable(const char *flag, const char *path) {
+    struct content_list list = {0};
     if (!path[0] || access(path, R_OK) == 0) return true;
+    if (strpbrk(path, ",*?[") != NULL) {
+        bool found = content_list_open(&list, path) == STATUS_OK;
+        content_list_close(&list);
+        return found;
+    }
     log_error("%s '%s': %s", flag, path, strerror(errno));
     return false;
 }

@@ -4,137 +4,21 @@
 #include "base/log.h"
 #include "base/random.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#define LLMC_HEADER_BYTES ((uint64_t)1024)
-#define LLMC_MAGIC16      20240520
-#define LLMC_MAGIC32      20240801
-#define LLMC_VERSION16    1
-#define LLMC_VERSION32    7
-#define FEISTEL_ROUNDS    8
-#define PIECE             ((uint64_t)65536) /* tokens that one pass of the check looks at */
-#define GPT2_VOCAB        50257
-#define LLAMA3_VOCAB      128256
-
-/* Files are little-endian and read in place. */
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian host");
+#define FEISTEL_ROUNDS 8
+#define PIECE          ((uint64_t)65536) /* tokens that one pass of the check looks at */
+#define GPT2_VOCAB     50257
+#define LLAMA3_VOCAB   128256
 
 static uint64_t token_bytes(enum data_format format) {
     if (format == DATA_BYTES) return 1;
     return format == DATA_LLMC32 ? 4 : 2;
 }
 
-static bool ends_with_bin(const char *name) {
-    size_t bytes = strlen(name);
-    return bytes >= 4 && strcmp(name + bytes - 4, ".bin") == 0;
-}
-
-/* A file that starts with llm.c's magic: header [3] is magic, version, token count. */
-static enum status parse_llmc(struct data *data, const int32_t *header, uint64_t byte_count) {
-    bool wide = header[0] == LLMC_MAGIC32;
-    int32_t version = wide ? LLMC_VERSION32 : LLMC_VERSION16;
-    if (byte_count < LLMC_HEADER_BYTES) {
-        log_error("%s: ends at byte %" PRIu64 ", inside the llm.c header of %" PRIu64 " bytes",
-                  data->path, byte_count, LLMC_HEADER_BYTES);
-        return STATUS_CORRUPT;
-    }
-    if (header[1] != version) {
-        log_error("%s: version %" PRId32 " at byte 4, expected %" PRId32
-                  " for llm.c magic %" PRId32,
-                  data->path, header[1], version, header[0]);
-        return STATUS_CORRUPT;
-    }
-    if (header[2] < 1) {
-        log_error("%s: token count %" PRId32 " at byte 8, expected at least 1", data->path,
-                  header[2]);
-        return STATUS_CORRUPT;
-    }
-    uint64_t count = (uint64_t)header[2];
-    uint64_t expected = LLMC_HEADER_BYTES + count * (wide ? 4 : 2);
-    if (byte_count != expected) {
-        log_error("%s: token count %" PRIu64 " at byte 8 means %" PRIu64
-                  " bytes, but the file has %" PRIu64,
-                  data->path, count, expected, byte_count);
-        return STATUS_CORRUPT;
-    }
-    data->format = wide ? DATA_LLMC32 : DATA_LLMC16;
-    data->count = count;
-    return STATUS_OK;
-}
-
-enum status data_parse(struct data *data, const void *bytes, uint64_t byte_count,
-                       const char *name) {
-    ASSERT_OP((uintptr_t)bytes % 4, ==, 0);
-    struct data parsed = {.format = DATA_BYTES, .tokens = bytes, .count = byte_count};
-    snprintf(parsed.path, sizeof(parsed.path), "%s", name);
-    if (byte_count == 0) {
-        log_error("%s: the file is empty", parsed.path);
-        return STATUS_IO;
-    }
-    int32_t header[3] = {0};
-    memcpy(header, bytes, byte_count < sizeof(header) ? (size_t)byte_count : sizeof(header));
-    if (header[0] == LLMC_MAGIC16 || header[0] == LLMC_MAGIC32) {
-        TRY(parse_llmc(&parsed, header, byte_count));
-        parsed.tokens = (const uint8_t *)bytes + LLMC_HEADER_BYTES;
-    } else if (ends_with_bin(name)) {
-        if (byte_count % 2 != 0) {
-            log_error("%s: a .bin without llm.c header holds uint16 tokens, but half a token is "
-                      "left at byte %" PRIu64,
-                      parsed.path, byte_count - 1);
-            return STATUS_CORRUPT;
-        }
-        parsed.format = DATA_NANOGPT;
-        parsed.count = byte_count / 2;
-    }
-    *data = parsed;
-    return STATUS_OK;
-}
-
-enum status data_open(struct data *data, const char *path) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        log_error("cannot open %s: %s", path, strerror(errno));
-        return STATUS_IO;
-    }
-    enum status status = STATUS_IO;
-    struct stat about;
-    if (fstat(fd, &about) != 0) {
-        log_error("cannot read %s: %s", path, strerror(errno));
-        goto close_file;
-    }
-    if (!S_ISREG(about.st_mode) || about.st_size == 0) {
-        log_error("%s: %s", path, S_ISREG(about.st_mode) ? "the file is empty" : "is not a file");
-        goto close_file;
-    }
-    uint64_t bytes = (uint64_t)about.st_size;
-    void *map = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED) {
-        log_error("cannot map %s: %s", path, strerror(errno));
-        goto close_file;
-    }
-    status = data_parse(data, map, bytes, path);
-    if (status == STATUS_OK) {
-        data->map = map;
-        data->map_bytes = bytes;
-    } else {
-        munmap(map, (size_t)bytes);
-    }
-close_file:
-    close(fd);
-    return status;
-}
-
-void data_close(struct data *data) {
-    if (data->map != NULL) munmap(data->map, (size_t)data->map_bytes);
-    *data = (struct data){0};
+static const struct data_part *part_of(const struct data *data, uint64_t index) {
+    return data->parts != NULL ? &data->parts[index] : &data->one;
 }
 
 int64_t data_default_vocab(const struct data *data) {
@@ -142,68 +26,107 @@ int64_t data_default_vocab(const struct data *data) {
     return data->format == DATA_LLMC32 ? LLAMA3_VOCAB : GPT2_VOCAB;
 }
 
-static uint32_t token_at(const struct data *data, uint64_t index) {
-    if (data->format == DATA_BYTES) return ((const uint8_t *)data->tokens)[index];
-    if (data->format == DATA_LLMC32) return ((const uint32_t *)data->tokens)[index];
-    return ((const uint16_t *)data->tokens)[index];
+/* Tokens first .. first + count - 1 of a part -> out [count]. */
+static void copy_tokens(const struct data_part *part, enum data_format format, uint64_t first,
+                        uint64_t count, int32_t *out) {
+    const uint8_t *from = part->tokens + first * token_bytes(format);
+    if (format == DATA_LLMC32) {
+        memcpy(out, from, (size_t)count * sizeof(*out));
+    } else if (format == DATA_BYTES) {
+        for (uint64_t i = 0; i < count; i++)
+            out[i] = from[i];
+    } else {
+        const uint16_t *tokens = (const void *)from;
+        for (uint64_t i = 0; i < count; i++)
+            out[i] = tokens[i];
+    }
 }
 
 /* The greatest of tokens [count] from `first` on; three loops without branches, for the compiler
  * to vectorise. */
-static uint32_t greatest(const struct data *data, uint64_t first, uint64_t count) {
-    if (data->format == DATA_BYTES) {
-        const uint8_t *tokens = (const uint8_t *)data->tokens + first;
+static uint32_t greatest(const struct data_part *part, enum data_format format, uint64_t first,
+                         uint64_t count) {
+    const uint8_t *from = part->tokens + first * token_bytes(format);
+    if (format == DATA_BYTES) {
         uint8_t most = 0;
         for (uint64_t i = 0; i < count; i++)
-            most = tokens[i] > most ? tokens[i] : most;
+            most = from[i] > most ? from[i] : most;
         return most;
     }
-    if (data->format == DATA_LLMC32) {
-        const uint32_t *tokens = (const uint32_t *)data->tokens + first;
+    if (format == DATA_LLMC32) {
+        const uint32_t *tokens = (const void *)from;
         uint32_t most = 0;
         for (uint64_t i = 0; i < count; i++)
             most = tokens[i] > most ? tokens[i] : most;
         return most;
     }
-    const uint16_t *tokens = (const uint16_t *)data->tokens + first;
+    const uint16_t *tokens = (const void *)from;
     uint16_t most = 0;
     for (uint64_t i = 0; i < count; i++)
         most = tokens[i] > most ? tokens[i] : most;
     return most;
 }
 
-enum status data_check_vocab(const struct data *data, int64_t vocab) {
-    for (uint64_t first = 0; first < data->count; first += PIECE) {
-        uint64_t count = data->count - first < PIECE ? data->count - first : PIECE;
-        if (greatest(data, first, count) < vocab) continue;
+static enum status check_part(const struct data_part *part, enum data_format format,
+                              int64_t vocab) {
+    for (uint64_t first = 0; first < part->count; first += PIECE) {
+        uint64_t count = part->count - first < PIECE ? part->count - first : PIECE;
+        if (greatest(part, format, first, count) < vocab) continue;
         uint64_t index = first;
-        while (token_at(data, index) < vocab)
+        while (greatest(part, format, index, 1) < vocab)
             index++;
-        uint64_t header =
-            data->format == DATA_LLMC16 || data->format == DATA_LLMC32 ? LLMC_HEADER_BYTES : 0;
-        log_error(
-            "%s: token %" PRIu32 " at byte %" PRIu64 " is not below the vocabulary of %" PRId64,
-            data->path, token_at(data, index), header + index * token_bytes(data->format), vocab);
+        log_error("%s: token %" PRIu32 " at byte %" PRIu64
+                  " is not below the vocabulary of %" PRId64,
+                  part->path, greatest(part, format, index, 1),
+                  part->offset + index * token_bytes(format), vocab);
         return STATUS_CORRUPT;
     }
     return STATUS_OK;
+}
+
+enum status data_check_vocab(const struct data *data, int64_t vocab) {
+    for (uint64_t i = 0; i < data->part_count; i++)
+        TRY(check_part(part_of(data, i), data->format, vocab));
+    return STATUS_OK;
+}
+
+/* What a stream has of one part: its windows, and where in the part the first one starts. */
+struct share {
+    uint64_t first, windows;
+};
+
+/* `begin`: the first token of part `index`, counted over all parts. */
+static struct share share_of(const struct data_stream *stream, uint64_t index, uint64_t begin) {
+    uint64_t end = begin + part_of(stream->data, index)->count;
+    uint64_t from = stream->first > begin ? stream->first : begin;
+    uint64_t to = stream->first + stream->count < end ? stream->first + stream->count : end;
+    struct share share = {0};
+    if (to > from && to - from > (uint64_t)stream->T) {
+        share.first = from - begin;
+        share.windows = (to - from - 1) / (uint64_t)stream->T;
+    }
+    return share;
 }
 
 enum status data_stream_open(struct data_stream *stream, const struct data *data, uint64_t first,
                              uint64_t count, int64_t T, uint64_t seed) {
     ASSERT_OP(T, >=, 1);
     ASSERT(first <= data->count && count <= data->count - first);
-    if (count < (uint64_t)T + 1) {
-        log_error("%s: %" PRIu64 " tokens are too few for sequences of %" PRId64 " and one more",
-                  data->path, count, T);
+    struct data_stream opened = {
+        .data = data, .first = first, .count = count, .seed = seed, .T = T};
+    uint64_t begin = 0;
+    for (uint64_t i = 0; i < data->part_count; i++) {
+        opened.windows += share_of(&opened, i, begin).windows;
+        begin += part_of(data, i)->count;
+    }
+    if (opened.windows == 0) {
+        log_error("%s%s: %" PRIu64 " tokens are too few for sequences of %" PRId64
+                  " and one more%s",
+                  part_of(data, 0)->path, data->part_count > 1 ? " and others" : "", count, T,
+                  data->part_count > 1 ? " in one file" : "");
         return STATUS_IO;
     }
-    *stream = (struct data_stream){.data = data,
-                                   .first = first,
-                                   .count = count,
-                                   .seed = seed,
-                                   .T = T,
-                                   .windows = (count - 1) / (uint64_t)T};
+    *stream = opened;
     return STATUS_OK;
 }
 
@@ -239,16 +162,30 @@ static uint64_t permute(const struct data_stream *stream, uint64_t epoch, uint64
     return value;
 }
 
+/* Window `window` of the stream: tokens [T], targets [T]. A loop over the files is short beside
+ * what a model does with a sequence. */
+static void read_window(const struct data_stream *stream, uint64_t window, int32_t *tokens,
+                        int32_t *targets) {
+    const struct data *data = stream->data;
+    uint64_t T = (uint64_t)stream->T, begin = 0, index = 0;
+    struct share share = share_of(stream, 0, 0);
+    while (window >= share.windows) {
+        window -= share.windows;
+        begin += part_of(data, index)->count;
+        index++;
+        share = share_of(stream, index, begin);
+    }
+    uint64_t first = share.first + window * T;
+    copy_tokens(part_of(data, index), data->format, first, T, tokens);
+    copy_tokens(part_of(data, index), data->format, first + 1, T, targets);
+}
+
 void data_stream_read(const struct data_stream *stream, uint64_t number, int64_t B, int32_t *tokens,
                       int32_t *targets) {
     uint64_t T = (uint64_t)stream->T;
     for (uint64_t b = 0; b < (uint64_t)B; b++) {
         uint64_t epoch = (number + b) / stream->windows;
         uint64_t window = permute(stream, epoch, (number + b) % stream->windows);
-        uint64_t first = stream->first + window * T;
-        for (uint64_t t = 0; t < T; t++) {
-            tokens[b * T + t] = (int32_t)token_at(stream->data, first + t);
-            targets[b * T + t] = (int32_t)token_at(stream->data, first + t + 1);
-        }
+        read_window(stream, window, tokens + b * T, targets + b * T);
     }
 }

@@ -8,41 +8,56 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Adds the batch's targets, and the bytes of text that they are. */
+static void count_text(const struct trainer *trainer, uint64_t *tokens, uint64_t *bytes) {
+    size_t count = (size_t)(trainer->job->batch * trainer->job->seq_len);
+    for (size_t i = 0; i < count; i++) {
+        *tokens += trainer->targets[i] >= 0;
+    }
+    *bytes += vocabulary_bytes(&trainer->config.vocabulary, trainer->targets, count);
+}
+
 double finish_validate(struct trainer *trainer) {
     const struct job *job = trainer->job;
     uint64_t batches = trainer->val.windows / (uint64_t)job->batch;
     double sum = 0;
+    uint64_t bytes = 0;
+    uint64_t tokens = 0;
     if (batches > (uint64_t)job->eval_batches) {
         batches = (uint64_t)job->eval_batches;
     }
     /* A validation part of less than a batch is read once and repeated to fill it. */
     batches = batches == 0 ? 1 : batches;
+    model_set_weights(trainer->model, trainer->weights);
     for (uint64_t i = 0; i < batches; i++) {
         data_stream_read(&trainer->val, i * (uint64_t)job->batch, job->batch, trainer->tokens,
                          trainer->targets);
-        sum += (double)model_forward(trainer->model, trainer->weights, trainer->tokens,
-                                     trainer->targets, job->batch, job->seq_len);
+        trainer_mask_padding(trainer);
+        count_text(trainer, &tokens, &bytes);
+        struct model_batch batch = {trainer->tokens, trainer->targets, job->batch, job->seq_len};
+        sum += (double)model_forward(trainer->model, &batch, NULL);
     }
+    trainer->step.bytes_a_token = tokens > 0 ? (double)bytes / (double)tokens : 0;
     return sum / (double)batches;
 }
 
-/* Text that goes on after --prompt, or after the validation data's first line. Bytes only: other
- * vocabularies need their tokenizer. */
+/* Text that goes on after --prompt, or after a line's end. Where a token is no byte, its tokenizer
+ * must be known. */
 static size_t make_sample(struct trainer *trainer, char **sample) {
     const struct job *job = trainer->job;
+    const struct vocabulary *vocabulary = &trainer->config.vocabulary;
     size_t count = (size_t)job->sample_tokens;
-    size_t prompt_count = strlen(job->prompt);
-    const char *prompt = prompt_count > 0 ? job->prompt : "\n";
+    const char *prompt = job->prompt[0] != '\0' ? job->prompt : "\n";
+    int32_t *prompt_tokens = NULL;
     *sample = NULL;
-    if (trainer->config.data->format != DATA_BYTES || count == 0) {
+    size_t prompt_count =
+        count > 0 ? vocabulary_encode(vocabulary, prompt, strlen(prompt), &prompt_tokens) : 0;
+    if (prompt_count == 0) {
         return 0;
     }
-    prompt_count = prompt_count > 0 ? prompt_count : 1;
     int32_t *tokens = memory_zeroed(prompt_count + count, sizeof *tokens);
-    char *text = memory_zeroed(prompt_count + count + 1, 1);
-    for (size_t i = 0; i < prompt_count; i++) {
-        tokens[i] = (unsigned char)prompt[i];
-    }
+    memcpy(tokens, prompt_tokens, prompt_count * sizeof *tokens);
+    free(prompt_tokens);
     struct sample_request request = {.prompt = tokens,
                                      .prompt_count = (int64_t)prompt_count,
                                      .count = (int64_t)count,
@@ -51,13 +66,9 @@ static size_t make_sample(struct trainer *trainer, char **sample) {
     size_t bytes = 0;
     if (sample_generate(trainer->model, &trainer->shape, trainer->weights, &request,
                         tokens + prompt_count) == STATUS_OK) {
-        bytes = prompt_count + count;
-        for (size_t i = 0; i < bytes; i++) {
-            text[i] = (char)tokens[i];
-        }
+        bytes = vocabulary_decode(vocabulary, tokens, prompt_count + count, sample);
     }
     free(tokens);
-    *sample = text;
     return bytes;
 }
 

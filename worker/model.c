@@ -1,10 +1,9 @@
+/* The families, shapes, tensors and first weights. */
 #include "worker/model.h"
 
 #include "base/assert.h"
-#include "base/log.h"
 #include "base/random.h"
-#include "kernels/attention.h"
-#include "worker/model_internal.h"
+#include "worker/model_family.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -12,16 +11,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DIMENSION_MAX ((int64_t)1 << 20)   /* of layers and channels: keeps products in 64 bits */
-#define ROWS_MAX      ((int64_t)INT32_MAX) /* tokens of a batch */
+/* Of layers, channels, heads, MLP width: keeps products in 64 bits. */
+#define DIMENSION_MAX ((int64_t)1 << 20)
 
-static const struct {
-    const char *name;
-    int64_t layers, channels, heads;
-} sizes[] = {
-    {"tiny", 4, 128, 4},    {"small", 6, 384, 6},   {"124M", 12, 768, 12},
-    {"350M", 24, 1024, 16}, {"774M", 36, 1280, 20}, {"1.5B", 48, 1600, 25},
-};
+/* Values that a thread makes at a time; even, since two share a block of random numbers. */
+#define INIT_PIECE ((uint64_t)1 << 14)
+
+static const struct model_family *const families[] = {&model_gpt2, &model_llama};
+enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
+
+const struct model_family *model_family_find(const char *name) {
+    for (int i = 0; i < FAMILIES; i++) {
+        if (strcmp(families[i]->name, name) == 0) return families[i];
+    }
+    return NULL;
+}
+
+/* The family before the colon of `text`; *size is what stands behind it. */
+static const struct model_family *family_of(const char *text, const char **size) {
+    const char *colon = strchr(text, ':');
+    if (colon == NULL) return NULL;
+    for (int i = 0; i < FAMILIES; i++) {
+        size_t length = strlen(families[i]->name);
+        if (length != (size_t)(colon - text)) continue;
+        if (strncmp(families[i]->name, text, length) != 0) continue;
+        *size = colon + 1;
+        return families[i];
+    }
+    return NULL;
+}
 
 /* A whole decimal number 1..DIMENSION_MAX that ends at `end`; moves `text` behind it. */
 static bool parse_dimension(const char **text, char end, int64_t *value) {
@@ -37,98 +55,118 @@ static bool parse_dimension(const char **text, char end, int64_t *value) {
     return true;
 }
 
-static bool parse_size(const char *size, struct model_shape *shape) {
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        if (strcmp(size, sizes[i].name) == 0) {
-            shape->layers = sizes[i].layers;
-            shape->channels = sizes[i].channels;
-            shape->heads = sizes[i].heads;
-            return true;
-        }
+static bool parse_size(const struct model_family *family, const char *size,
+                       struct model_shape *shape) {
+    for (size_t i = 0; i < family->preset_count; i++) {
+        if (strcmp(size, family->presets[i].name) != 0) continue;
+        *shape = family->presets[i].shape;
+        return true;
     }
-    return parse_dimension(&size, 'x', &shape->layers) &&
-           parse_dimension(&size, 'x', &shape->channels) &&
-           parse_dimension(&size, 0, &shape->heads);
+    if (!parse_dimension(&size, 'x', &shape->layers) ||
+        !parse_dimension(&size, 'x', &shape->channels))
+        return false;
+    if (strchr(size, 'x') == NULL) return parse_dimension(&size, 0, &shape->heads);
+    return parse_dimension(&size, 'x', &shape->heads) &&
+           parse_dimension(&size, 0, &shape->kv_heads);
+}
+
+/* What could have been written instead of `text` -> why. */
+static void explain(const char *text, const struct model_family *family, char *why,
+                    size_t why_bytes) {
+    size_t used = 0;
+    int wrote = snprintf(why, why_bytes, "\"%s\" is none of ", text);
+    used = wrote < 0 ? why_bytes : (size_t)wrote;
+    size_t count = family != NULL ? family->preset_count : FAMILIES;
+    for (size_t i = 0; i < count && used < why_bytes; i++) {
+        wrote = family != NULL
+                    ? snprintf(why + used, why_bytes - used, "%s%s%s, ", i == 0 ? family->name : "",
+                               i == 0 ? ":" : "", family->presets[i].name)
+                    : snprintf(why + used, why_bytes - used, "%s:SIZE, ", families[i]->name);
+        used = wrote < 0 ? why_bytes : used + (size_t)wrote;
+    }
+    if (used >= why_bytes) return;
+    snprintf(why + used, why_bytes - used, "%s:LAYERSxCHANNELSxHEADS",
+             family != NULL ? family->name : "FAMILY");
 }
 
 enum status model_shape_parse(const char *text, int64_t vocab, int64_t positions,
                               struct model_shape *shape, char *why, size_t why_bytes) {
-    struct model_shape parsed = {.vocab = vocab, .positions = positions};
-    if (strncmp(text, "gpt2:", 5) != 0 || !parse_size(text + 5, &parsed)) {
-        snprintf(why, why_bytes,
-                 "\"%s\" is none of gpt2:tiny, small, 124M, 350M, 774M, 1.5B or "
-                 "gpt2:LAYERSxCHANNELSxHEADS",
-                 text);
+    struct model_shape parsed = {0};
+    const char *size = NULL;
+    const struct model_family *family = family_of(text, &size);
+    if (family == NULL || !parse_size(family, size, &parsed)) {
+        explain(text, family, why, why_bytes);
         return STATUS_INVALID;
     }
-    if (parsed.channels % parsed.heads != 0) {
-        snprintf(why, why_bytes, "%" PRId64 " heads do not divide %" PRId64 " channels",
-                 parsed.heads, parsed.channels);
-        return STATUS_INVALID;
-    }
-    if (vocab < 1 || vocab > INT32_MAX) {
-        snprintf(why, why_bytes, "vocabulary %" PRId64 " is not in 1..%d", vocab, INT32_MAX);
-        return STATUS_INVALID;
-    }
-    if (positions < 1 || positions > INT32_MAX) {
-        snprintf(why, why_bytes, "sequence length %" PRId64 " is not in 1..%d", positions,
-                 INT32_MAX);
-        return STATUS_INVALID;
-    }
+    parsed.family = family;
+    parsed.vocab = vocab;
+    parsed.positions = positions;
+    TRY(model_shape_check(&parsed, why, why_bytes));
     *shape = parsed;
     return STATUS_OK;
 }
 
-/* The tensors of a layer: name, and shape in channels (0: not there). Order as in
- * enum model_layer_tensor. */
-static const struct {
-    const char *name;
-    uint8_t rows, cols;
-} layer_tensors[LAYER_TENSORS] = {
-    {"ln_1.weight", 1, 0},      {"ln_1.bias", 1, 0},          {"attn.c_attn.weight", 1, 3},
-    {"attn.c_attn.bias", 3, 0}, {"attn.c_proj.weight", 1, 1}, {"attn.c_proj.bias", 1, 0},
-    {"ln_2.weight", 1, 0},      {"ln_2.bias", 1, 0},          {"mlp.c_fc.weight", 1, 4},
-    {"mlp.c_fc.bias", 4, 0},    {"mlp.c_proj.weight", 4, 1},  {"mlp.c_proj.bias", 1, 0},
-};
+static enum status divides(const char *what, int64_t part, const char *of, int64_t whole, char *why,
+                           size_t why_bytes) {
+    if (whole % part == 0) return STATUS_OK;
+    snprintf(why, why_bytes, "%" PRId64 " %s do not divide %" PRId64 " %s", part, what, whole, of);
+    return STATUS_INVALID;
+}
 
-/* cols 0: a vector of `rows` values. */
-static void set_tensor(struct tensor *tensor, int64_t rows, int64_t cols) {
-    tensor->dims = cols == 0 ? 1 : 2;
-    tensor->shape[0] = (uint64_t)rows;
-    tensor->shape[1] = (uint64_t)cols;
-    tensor->decay = cols != 0;
+enum status model_shape_check(struct model_shape *shape, char *why, size_t why_bytes) {
+    if (shape->family == NULL) {
+        snprintf(why, why_bytes, "the model's family is not known");
+        return STATUS_INVALID;
+    }
+    shape->family->complete(shape);
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } ranges[] = {
+        {"number of layers", shape->layers, DIMENSION_MAX},
+        {"number of channels", shape->channels, DIMENSION_MAX},
+        {"number of heads", shape->heads, DIMENSION_MAX},
+        {"number of key heads", shape->kv_heads, DIMENSION_MAX},
+        {"MLP width", shape->intermediate, DIMENSION_MAX},
+        {"vocabulary", shape->vocab, INT32_MAX},
+        {"sequence length", shape->positions, INT32_MAX},
+    };
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) {
+        if (ranges[i].value >= 1 && ranges[i].value <= ranges[i].most) continue;
+        snprintf(why, why_bytes, "%s %" PRId64 " is not in 1..%" PRId64, ranges[i].name,
+                 ranges[i].value, ranges[i].most);
+        return STATUS_INVALID;
+    }
+    TRY(divides("heads", shape->heads, "channels", shape->channels, why, why_bytes));
+    TRY(divides("key heads", shape->kv_heads, "heads", shape->heads, why, why_bytes));
+    if (!(shape->norm_eps > 0 && shape->norm_eps < 1)) {
+        snprintf(why, why_bytes, "norm epsilon %g is not between 0 and 1", shape->norm_eps);
+        return STATUS_INVALID;
+    }
+    if (shape->family->check != NULL && !shape->family->check(shape, why, why_bytes))
+        return STATUS_INVALID;
+    return STATUS_OK;
+}
+
+uint64_t model_tensor_count(const struct model_shape *shape) {
+    const struct model_family *family = shape->family;
+    return family->first_tensors + (uint64_t)shape->layers * family->layer_tensors +
+           family->last_tensors + (shape->tied_head ? 0 : 1);
 }
 
 struct tensor *model_tensors(const struct model_shape *shape, uint64_t *count) {
-    uint64_t total = MODEL_LAYERS + (uint64_t)shape->layers * LAYER_TENSORS + 2;
+    uint64_t total = model_tensor_count(shape);
     struct tensor *tensors = memory_zeroed((size_t)total, sizeof(*tensors));
-    int64_t C = shape->channels;
-    snprintf(tensors[MODEL_WTE].name, TENSOR_NAME_MAX, "transformer.wte.weight");
-    set_tensor(&tensors[MODEL_WTE], shape->vocab, C);
-    snprintf(tensors[MODEL_WPE].name, TENSOR_NAME_MAX, "transformer.wpe.weight");
-    set_tensor(&tensors[MODEL_WPE], shape->positions, C);
-    struct tensor *next = tensors + MODEL_LAYERS;
-    for (int64_t l = 0; l < shape->layers; l++) {
-        for (int i = 0; i < LAYER_TENSORS; i++, next++) {
-            snprintf(next->name, TENSOR_NAME_MAX, "transformer.h.%" PRId64 ".%s", l,
-                     layer_tensors[i].name);
-            set_tensor(next, layer_tensors[i].rows * C, layer_tensors[i].cols * C);
-        }
-    }
-    snprintf(next[0].name, TENSOR_NAME_MAX, "transformer.ln_f.weight");
-    set_tensor(&next[0], C, 0);
-    snprintf(next[1].name, TENSOR_NAME_MAX, "transformer.ln_f.bias");
-    set_tensor(&next[1], C, 0);
+    shape->family->tensors(shape, tensors);
     *count = total;
     return tensors;
 }
 
-uint64_t model_layer_tensor(int64_t layer, enum model_layer_tensor which) {
-    return MODEL_LAYERS + (uint64_t)layer * LAYER_TENSORS + (uint64_t)which;
-}
-
-uint64_t model_last_norm(const struct model *model) {
-    return MODEL_LAYERS + (uint64_t)model->shape.layers * LAYER_TENSORS;
+void model_set_tensor(struct tensor *tensor, int64_t rows, int64_t cols) {
+    tensor->dims = cols == 0 ? 1 : 2;
+    tensor->shape[0] = (uint64_t)rows;
+    tensor->shape[1] = (uint64_t)cols;
+    tensor->decay = cols != 0;
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -136,8 +174,29 @@ static bool ends_with(const char *text, const char *end) {
     return text_bytes >= end_bytes && strcmp(text + text_bytes - end_bytes, end) == 0;
 }
 
+/* Values first .. first + count - 1 of a matrix, `first` even. Two values share a block of four
+ * random numbers, so a piece starts at a block of its own and has the same bits as in one go. */
+static void init_piece(uint64_t seed, uint64_t tensor, float std, uint64_t first, uint64_t count,
+                       float *values) {
+    struct random_stream stream;
+    random_open(&stream, seed, RANDOM_INIT_WEIGHTS, tensor);
+    stream.counter[0] = (uint32_t)(first / 2);
+    for (uint64_t n = first; n < first + count; n++)
+        values[n] = std * random_normal(&stream);
+}
+
+static void init_matrix(uint64_t seed, uint64_t tensor, float std, uint64_t count, float *values) {
+    ASSERT_OP(count / 2, <, UINT32_MAX);
+#pragma omp parallel for if (count > INIT_PIECE)
+    for (uint64_t first = 0; first < count; first += INIT_PIECE) {
+        uint64_t left = count - first;
+        init_piece(seed, tensor, std, first, left < INIT_PIECE ? left : INIT_PIECE, values);
+    }
+}
+
 void model_init_weights(const struct model_shape *shape, const struct plan *plan, uint64_t seed,
                         float *weights) {
+    const char *const *residual = shape->family->residual_matrices;
     float residual_std = 0.02F / sqrtf(2.0F * (float)shape->layers);
     for (uint64_t i = 0; i < plan->tensor_count; i++) {
         const struct tensor *tensor = &plan->tensors[i];
@@ -148,114 +207,10 @@ void model_init_weights(const struct model_shape *shape, const struct plan *plan
                 values[n] = first;
             continue;
         }
-        float std = ends_with(tensor->name, "c_proj.weight") ? residual_std : 0.02F;
-        struct random_stream stream;
-        random_open(&stream, seed, RANDOM_INIT_WEIGHTS, i);
-        for (uint64_t n = 0; n < tensor->shape[0] * tensor->shape[1]; n++)
-            values[n] = std * random_normal(&stream);
+        bool to_residual = false;
+        for (int r = 0; r < 2 && residual[r] != NULL; r++)
+            to_residual = to_residual || ends_with(tensor->name, residual[r]);
+        init_matrix(seed, i, to_residual ? residual_std : 0.02F,
+                    tensor->shape[0] * tensor->shape[1], values);
     }
-}
-
-/* Hands out arrays of the arena; with `arena` NULL it only adds up what they need. */
-struct carver {
-    struct arena *arena;
-    size_t need;
-    bool overflow;
-};
-
-static float *carve(struct carver *carver, int64_t rows, int64_t cols) {
-    uint64_t bytes;
-    if (!memory_multiply((uint64_t)rows, (uint64_t)cols, &bytes) ||
-        !memory_multiply(bytes, sizeof(float), &bytes) ||
-        bytes > (uint64_t)PTRDIFF_MAX / 2 - carver->need) {
-        carver->overflow = true;
-        return NULL;
-    }
-    if (carver->arena != NULL) return arena_take(carver->arena, (size_t)bytes);
-    carver->need += arena_need((size_t)bytes);
-    return NULL;
-}
-
-static void carve_layer(struct carver *carver, const struct model *model,
-                        struct model_layer *layer) {
-    int64_t N = model->B * model->T, C = model->shape.channels;
-    layer->ln1 = carve(carver, N, C);
-    layer->ln1_mean = carve(carver, N, 1);
-    layer->ln1_rstd = carve(carver, N, 1);
-    layer->qkv = carve(carver, N, 3 * C);
-    layer->probabilities = carve(carver, N * model->shape.heads, model->T);
-    layer->heads = carve(carver, N, C);
-    layer->middle = carve(carver, N, C);
-    layer->ln2 = carve(carver, N, C);
-    layer->ln2_mean = carve(carver, N, 1);
-    layer->ln2_rstd = carve(carver, N, 1);
-    layer->fc = carve(carver, N, 4 * C);
-    layer->act = carve(carver, N, 4 * C);
-}
-
-/* Points every array into the carver's arena. model->layers may be NULL while only sizes count. */
-static void carve_model(struct carver *carver, struct model *model) {
-    int64_t N = model->B * model->T, C = model->shape.channels;
-    struct model_layer unplaced = {0}, *layer = &unplaced;
-    float *residual = carve(carver, N, C);
-    for (int64_t l = 0; l < model->shape.layers; l++) {
-        if (model->training || l == 0) carve_layer(carver, model, layer);
-        layer->in = residual;
-        if (model->training) residual = carve(carver, N, C);
-        layer->out = residual;
-        if (model->layers != NULL) model->layers[l] = *layer;
-    }
-    model->ln_f = carve(carver, N, C);
-    model->ln_f_mean = carve(carver, N, 1);
-    model->ln_f_rstd = carve(carver, N, 1);
-    model->logits = carve(carver, N, model->shape.vocab);
-    model->losses = carve(carver, N, 1);
-    model->branch = carve(carver, N, C);
-    if (!model->training || carver->overflow) return;
-    struct attention_shape attention = {model->B, model->T, C, model->shape.heads};
-    model->d_residual = carve(carver, N, C);
-    model->d_branch = carve(carver, N, C);
-    model->d_fc = carve(carver, N, 4 * C);
-    model->d_qkv = carve(carver, N, 3 * C);
-    model->scratch = carve(carver, attention_scratch(&attention), 1);
-}
-
-enum status model_open(struct model **model, const struct model_shape *shape,
-                       const struct plan *plan, int64_t B, int64_t T, bool training) {
-    ASSERT_OP(B, >=, 1);
-    ASSERT_OP(B, <=, INT32_MAX);
-    ASSERT_OP(T, >=, 1);
-    ASSERT_OP(T, <=, shape->positions);
-    ASSERT_OP(shape->channels % shape->heads, ==, 0);
-    ASSERT_OP(plan->tensor_count, ==, MODEL_LAYERS + shape->layers * LAYER_TENSORS + 2);
-    struct model *made = memory_zeroed(1, sizeof(*made));
-    *made = (struct model){
-        .shape = *shape, .plan = plan, .training = training, .B = B, .T = T, .layers = NULL};
-    struct carver carver = {.overflow = B > ROWS_MAX / T};
-    if (!carver.overflow) carve_model(&carver, made);
-    enum status status = STATUS_MEMORY;
-    if (carver.overflow) {
-        log_error("a batch of %" PRId64 " sequences of %" PRId64
-                  " tokens does not fit in memory; lower --batch or --seq-len",
-                  B, T);
-    } else {
-        status = arena_init(&made->arena, carver.need);
-    }
-    if (status != STATUS_OK) {
-        free(made);
-        return status;
-    }
-    made->layers = memory_zeroed((size_t)shape->layers, sizeof(*made->layers));
-    carver.arena = &made->arena;
-    carver.need = 0;
-    carve_model(&carver, made);
-    *model = made;
-    return STATUS_OK;
-}
-
-void model_close(struct model *model) {
-    if (model == NULL) return;
-    arena_free(&model->arena);
-    free(model->layers);
-    free(model);
 }

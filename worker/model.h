@@ -1,72 +1,141 @@
 /* model.h - a decoder-only transformer: its tensors, forward, backward, and logits.
  *
- * GPT-2: token and learned position embeddings, `layers` of [norm, causal attention, residual,
- * norm, MLP with GELU, residual], a last norm, and a head tied to the token embeddings (Radford et
- * al. 2019). Names, shapes and orientation are Hugging Face's: Conv1D weights are [in, out].
- * Weights and gradients are one flat vector each, laid out by the plan (proto/plan.h); the model
- * finds its tensors at plan.offsets. Backward calls `ready` for each tensor as soon as its gradient
- * is final, in reverse layer order, so that blocks leave while the rest is computed; the token
- * embeddings come last, since the head and the embedding both add to them.
- * Memory is one arena, sized at model_open; nothing is allocated afterwards. One thread drives a
- * model; the kernels use OpenMP below it. All arrays are on the host.
+ * Families (model_family.h): GPT-2 and Llama. Names, shapes and orientation of tensors are Hugging
+ * Face's. Weights and gradients are one flat vector each, laid out by the plan (proto/plan.h); the
+ * model finds its tensors at plan.offsets. model_set_weights() prepares the matrices for the
+ * products of a step.
+ * The head and the loss are computed a chunk of rows at a time, forwards and backwards at once, so
+ * that the logits of a whole batch are never in memory. Backward calls `ready` for each tensor as
+ * soon as its gradient is final, in reverse layer order, so that blocks leave while the rest is
+ * computed; token embeddings come last, since a tied head and the embedding both add to them.
+ * Memory is taken at model_open: one arena (with less of it, activations are computed again in
+ * backward: the gradients are the same to the bit) and the products' own. Nothing is allocated
+ * afterwards. One thread drives a model; the kernels use OpenMP below it. All arrays are on the
+ * host.
  */
 #ifndef RUBATO_WORKER_MODEL_H
 #define RUBATO_WORKER_MODEL_H
 
 #include "base/memory.h"
+#include "kernels/linear.h"
 #include "proto/plan.h"
 
+struct model_family;
+
 struct model_shape {
+    const struct model_family *family;
     int64_t layers, channels, heads; /* heads divide channels */
     int64_t vocab;
-    int64_t positions; /* longest sequence */
+    int64_t positions;    /* longest sequence */
+    int64_t kv_heads;     /* heads of keys and values; they divide heads */
+    int64_t intermediate; /* width of the MLP */
+    double rope_theta;    /* Llama's base of rotary positions */
+    double norm_eps;      /* added to the variance */
+    bool tied_head;       /* the head's weights are the token embeddings */
 };
 
-/* "gpt2:tiny" (4x128x4), "gpt2:small" (6x384x6), "gpt2:124M", 350M, 774M, 1.5B, or "gpt2:LxCxH".
- * INVALID with the reason in why [why_bytes], shape unchanged. vocab and positions come from the
- * caller, 1 .. 2^31-1. */
+/* model_gpt2.c, model_llama.c. */
+extern const struct model_family model_gpt2, model_llama;
+
+/* "gpt2", "llama"; NULL if there is none of that name. */
+const struct model_family *model_family_find(const char *name);
+
+/* FAMILY:SIZE, or FAMILY:LAYERSxCHANNELSxHEADS[xKEY_HEADS] -> a complete shape. INVALID with the
+ * reason in why [why_bytes], shape unchanged. vocab and positions come from the caller, in
+ * 1 .. 2^31-1. */
 enum status model_shape_parse(const char *text, int64_t vocab, int64_t positions,
                               struct model_shape *shape, char *why, size_t why_bytes) WARN_UNUSED;
 
+/* Whether a shape from anywhere (a config.json) can be computed; fills in what is 0 of kv_heads,
+ * intermediate, rope_theta and norm_eps with the family's own first. INVALID with the reason. All
+ * other functions need a shape that passed. */
+enum status model_shape_check(struct model_shape *shape, char *why, size_t why_bytes) WARN_UNUSED;
+
 /* Its tensors in model order -> new memory, free() it; names as in Hugging Face's GPT2LMHeadModel
- * ("transformer.wte.weight", ...). Matrices decay, vectors do not. */
+ * ("transformer.wte.weight", ...) and LlamaForCausalLM. Matrices decay, vectors do not. */
 struct tensor *model_tensors(const struct model_shape *shape, uint64_t *count);
 
 /* First weights of the flat vector [plan.value_count]: normal(0, 0.02), projections into the
  * residual stream divided by sqrt(2 layers), vectors 0, gains 1. A pure function of (seed,
- * tensor). */
+ * tensor). Uses the kernels' threads. */
 void model_init_weights(const struct model_shape *shape, const struct plan *plan, uint64_t seed,
                         float *weights);
 
+enum model_recompute {
+    MODEL_RECOMPUTE_NONE,      /* every activation is kept for backward */
+    MODEL_RECOMPUTE_ATTENTION, /* norms, attention and activation functions are computed again */
+    MODEL_RECOMPUTE_EVERY      /* kept: the residual stream before every N-th layer */
+};
+
+struct model_options {
+    int64_t B, T;           /* most sequences, and most tokens of one, T <= positions */
+    bool training;          /* memory for backward */
+    enum compute_type type; /* of the products */
+    enum model_recompute recompute;
+    int64_t recompute_every; /* N >= 1 of MODEL_RECOMPUTE_EVERY */
+};
+
 struct model; /* activations, and where the tensors are */
 
-/* For batches of up to B sequences of up to T tokens, T <= positions; with `training` false no
- * memory for backward is taken. The plan, built from model_tensors(shape), must outlive it.
- * MEMORY, logged. */
+/* The plan, built from model_tensors(shape), must outlive it. MEMORY or DEVICE, logged. */
 enum status model_open(struct model **model, const struct model_shape *shape,
-                       const struct plan *plan, int64_t B, int64_t T, bool training) WARN_UNUSED;
+                       const struct plan *plan, const struct model_options *options) WARN_UNUSED;
 
 /* Harmless on NULL. */
 void model_close(struct model *model);
 
-/* weights [value_count], tokens [B, T], targets [B, T] -> mean loss in nats a token. Tokens are in
- * 0..vocab-1, checked by the caller (data_check_vocab). With `training` it also leaves the gradient
- * of the logits where the logits were. */
-float model_forward(struct model *model, const float *weights, const int32_t *tokens,
-                    const int32_t *targets, int64_t B, int64_t T);
+/* Bytes that model_open would take, weights and gradients (the caller's) not among them; 0 if they
+ * do not fit in 64 bits. What the products take inside oneDNN is an estimate. Allocates nothing. */
+uint64_t model_bytes(const struct model_shape *shape, const struct model_options *options);
+
+/* Before the first pass, and after every change of weights [value_count], which the model goes on
+ * reading: vectors, embeddings and, in f32, matrices from there; in bfloat16 matrices from copies
+ * that are made now. */
+void model_set_weights(struct model *model, const float *weights);
+
+/* tokens and targets [B, T]. Tokens are in 0..vocab-1, checked by the caller (data_check_vocab);
+ * so are targets, or -1: a position that does not count. */
+struct model_batch {
+    const int32_t *tokens, *targets;
+    int64_t B, T;
+};
+
+/* Where a gradient goes. To accumulate K batches: scale 1/K, `add` for all but the first. */
+struct model_gradient {
+    float *values; /* [value_count] */
+    float scale;   /* the gradient is that of scale * mean loss */
+    bool add;      /* to what is there; else it is overwritten, every value */
+};
+
+/* -> mean loss in nats a token, of the targets that count; 0 where none does. With `gradient`
+ * (training only; NULL: the loss alone) model_backward may follow; the head's share of the gradient
+ * is written already. */
+float model_forward(struct model *model, const struct model_batch *batch,
+                    const struct model_gradient *gradient);
 
 /* Called with the index (in plan.tensors) of a tensor whose gradient is final, once a tensor. */
 typedef void model_ready_fn(void *context, uint64_t tensor);
 
-/* Of a model opened with `training`, right after model_forward with the same arguments: gradient of
- * the mean loss -> grad [value_count], overwritten. `ready` may be NULL; it runs on the calling
- * thread and must not call the model. Once it is called for a tensor, backward reads the tensor's
- * weights no more, so new ones may be received in their place. */
-void model_backward(struct model *model, const float *weights, const int32_t *tokens,
-                    const int32_t *targets, float *grad, model_ready_fn *ready, void *context);
+/* Right after model_forward with the same arguments: the rest of the gradient. `ready` may be NULL,
+ * as for all but the last of accumulated batches; it runs on the calling thread and must not call
+ * the model. Once it is called for a tensor, backward reads the tensor's weights no more, so new
+ * ones may be received in their place. */
+void model_backward(struct model *model, const struct model_batch *batch,
+                    const struct model_gradient *gradient, model_ready_fn *ready, void *context);
+
+/* T of its options: the longest text it can see at once. */
+int64_t model_longest(const struct model *model);
 
 /* Logits of the last position of tokens [count], 1 <= count <= T -> logits [vocab]. */
-void model_logits(struct model *model, const float *weights, const int32_t *tokens, int64_t count,
-                  float *logits);
+void model_logits(struct model *model, const int32_t *tokens, int64_t count, float *logits);
+
+/* Values of a cache for model_decode: [layers, T, 2 kv_heads D], the caller's. */
+uint64_t model_cache_count(const struct model *model);
+
+/* As model_logits, of a text that grows: tokens [count] stand at `position`.. ; the keys and values
+ * of 0..position-1 are in the cache from earlier calls, theirs are put there. count is 1, or
+ * position is 0. position + count <= T. */
+void model_decode(struct model *model, float *cache, const int32_t *tokens, int64_t count,
+                  int64_t position, float *logits);
 
 #endif

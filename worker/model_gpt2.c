@@ -1,99 +1,219 @@
-/* The forward pass, as Hugging Face's GPT2LMHeadModel computes it (without dropout). */
-#include "base/assert.h"
+/* GPT-2: token and learned position embeddings, layers of [norm, causal attention, residual, norm,
+ * MLP with GELU, residual], a last norm, and a head tied to the token embeddings (Radford et al.
+ * 2019), as Hugging Face's GPT2LMHeadModel computes it without dropout. Its Conv1D weights are
+ * [in, out]. */
 #include "kernels/activation.h"
-#include "kernels/attention.h"
-#include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
-#include "kernels/matmul.h"
 #include "kernels/norm.h"
-#include "worker/model_internal.h"
+#include "worker/model_family.h"
 
-void model_linear(const float *x, const float *weight, const float *bias, float *y, int64_t rows,
-                  int64_t in, int64_t out) {
-    struct matmul shape = {
-        .rows = rows, .cols = out, .inner = in, .stride_a = in, .stride_b = out, .stride_c = out};
-    matmul(&shape, x, weight, y);
-    bias_add(y, bias, rows, out);
+#include <inttypes.h>
+#include <stdio.h>
+
+enum first_tensor { WTE, WPE, FIRST_TENSORS };
+enum last_tensor { LAST_GAIN, LAST_BIAS, LAST_TENSORS };
+enum layer_tensor {
+    LN1_GAIN,
+    LN1_BIAS,
+    QKV_WEIGHT,
+    QKV_BIAS,
+    OUT_WEIGHT,
+    OUT_BIAS,
+    LN2_GAIN,
+    LN2_BIAS,
+    FC_WEIGHT,
+    FC_BIAS,
+    PROJ_WEIGHT,
+    PROJ_BIAS,
+    LAYER_TENSORS
+};
+enum product { QKV, OUT, FC, PROJ, PRODUCTS };
+
+static const struct model_preset presets[] = {
+    {"tiny", {.layers = 4, .channels = 128, .heads = 4}},
+    {"small", {.layers = 6, .channels = 384, .heads = 6}},
+    {"124M", {.layers = 12, .channels = 768, .heads = 12}},
+    {"350M", {.layers = 24, .channels = 1024, .heads = 16}},
+    {"774M", {.layers = 36, .channels = 1280, .heads = 20}},
+    {"1.5B", {.layers = 48, .channels = 1600, .heads = 25}},
+};
+
+static void complete(struct model_shape *shape) {
+    if (shape->kv_heads == 0) shape->kv_heads = shape->heads;
+    if (shape->intermediate == 0) shape->intermediate = 4 * shape->channels;
+    if (shape->norm_eps <= 0) shape->norm_eps = 1e-5;
+    shape->tied_head = true;
 }
 
-/* logits [rows, V] = x [rows, C] wte' [C, V] */
-static void head(const struct model *model, const float *weights, const float *x, int64_t rows,
-                 float *logits) {
-    int64_t C = model->shape.channels, V = model->shape.vocab;
-    struct matmul shape = {.rows = rows,
-                           .cols = V,
-                           .inner = C,
-                           .transpose_b = true,
-                           .stride_a = C,
-                           .stride_b = C,
-                           .stride_c = V};
-    matmul(&shape, x, weights + model->plan->offsets[MODEL_WTE], logits);
+static bool check(const struct model_shape *shape, char *why, size_t why_bytes) {
+    if (shape->kv_heads == shape->heads) return true;
+    snprintf(why, why_bytes,
+             "GPT-2 has as many heads of keys (%" PRId64 ") as of queries (%" PRId64 ")",
+             shape->kv_heads, shape->heads);
+    return false;
 }
 
-static void forward_layer(const struct model *model, const float *weights, int64_t l, int64_t B,
-                          int64_t T) {
+static void tensors(const struct model_shape *shape, struct tensor *list) {
+    int64_t C = shape->channels, I = shape->intermediate;
+    const struct {
+        const char *name;
+        int64_t rows, cols;
+    } layer[LAYER_TENSORS] = {
+        [LN1_GAIN] = {"ln_1.weight", C, 0},
+        [LN1_BIAS] = {"ln_1.bias", C, 0},
+        [QKV_WEIGHT] = {"attn.c_attn.weight", C, 3 * C},
+        [QKV_BIAS] = {"attn.c_attn.bias", 3 * C, 0},
+        [OUT_WEIGHT] = {"attn.c_proj.weight", C, C},
+        [OUT_BIAS] = {"attn.c_proj.bias", C, 0},
+        [LN2_GAIN] = {"ln_2.weight", C, 0},
+        [LN2_BIAS] = {"ln_2.bias", C, 0},
+        [FC_WEIGHT] = {"mlp.c_fc.weight", C, I},
+        [FC_BIAS] = {"mlp.c_fc.bias", I, 0},
+        [PROJ_WEIGHT] = {"mlp.c_proj.weight", I, C},
+        [PROJ_BIAS] = {"mlp.c_proj.bias", C, 0},
+    };
+    snprintf(list[WTE].name, TENSOR_NAME_MAX, "transformer.wte.weight");
+    model_set_tensor(&list[WTE], shape->vocab, C);
+    snprintf(list[WPE].name, TENSOR_NAME_MAX, "transformer.wpe.weight");
+    model_set_tensor(&list[WPE], shape->positions, C);
+    struct tensor *next = list + FIRST_TENSORS;
+    for (int64_t l = 0; l < shape->layers; l++) {
+        for (int i = 0; i < LAYER_TENSORS; i++, next++) {
+            snprintf(next->name, TENSOR_NAME_MAX, "transformer.h.%" PRId64 ".%s", l, layer[i].name);
+            model_set_tensor(next, layer[i].rows, layer[i].cols);
+        }
+    }
+    snprintf(next[LAST_GAIN].name, TENSOR_NAME_MAX, "transformer.ln_f.weight");
+    model_set_tensor(&next[LAST_GAIN], C, 0);
+    snprintf(next[LAST_BIAS].name, TENSOR_NAME_MAX, "transformer.ln_f.bias");
+    model_set_tensor(&next[LAST_BIAS], C, 0);
+}
+
+static int products(const struct model_shape *shape, struct model_product *list) {
+    int64_t C = shape->channels, I = shape->intermediate;
+    list[QKV] = (struct model_product){QKV_WEIGHT, C, 3 * C, C, 3 * C, false};
+    list[OUT] = (struct model_product){OUT_WEIGHT, C, C, C, C, false};
+    list[FC] = (struct model_product){FC_WEIGHT, C, I, C, I, false};
+    list[PROJ] = (struct model_product){PROJ_WEIGHT, I, C, I, C, false};
+    return PRODUCTS;
+}
+
+static void embed(struct model *model, const int32_t *tokens) {
+    int64_t C = model->shape.channels;
+    embedding_forward(tokens, model_weights(model, WTE),
+                      model_weights(model, WPE) + model->now.position * C, model->layers[0].in,
+                      model->now.B, model->now.T, C);
+}
+
+static const float *weights_of(const struct model *model, int64_t l, enum layer_tensor which) {
+    return model_weights(model, model_layer_tensor(model, l, which));
+}
+
+static void layer_forward(struct model *model, int64_t l, bool again) {
     const struct model_layer *layer = &model->layers[l];
-    const uint64_t *at = model->plan->offsets + model_layer_tensor(l, 0);
-    int64_t N = B * T, C = model->shape.channels;
-    struct attention_shape attention = {B, T, C, model->shape.heads};
-
-    norm_forward(layer->in, weights + at[LAYER_LN1_GAIN], weights + at[LAYER_LN1_BIAS], layer->ln1,
-                 layer->ln1_mean, layer->ln1_rstd, N, C, MODEL_NORM_EPS);
-    model_linear(layer->ln1, weights + at[LAYER_QKV_WEIGHT], weights + at[LAYER_QKV_BIAS],
-                 layer->qkv, N, C, 3 * C);
-    attention_forward(&attention, layer->qkv, layer->probabilities, layer->heads);
-    model_linear(layer->heads, weights + at[LAYER_OUT_WEIGHT], weights + at[LAYER_OUT_BIAS],
-                 model->branch, N, C, C);
-    residual_forward(layer->in, model->branch, layer->middle, N * C);
-
-    norm_forward(layer->middle, weights + at[LAYER_LN2_GAIN], weights + at[LAYER_LN2_BIAS],
-                 layer->ln2, layer->ln2_mean, layer->ln2_rstd, N, C, MODEL_NORM_EPS);
-    model_linear(layer->ln2, weights + at[LAYER_FC_WEIGHT], weights + at[LAYER_FC_BIAS], layer->fc,
-                 N, C, 4 * C);
-    gelu_forward(layer->fc, layer->act, N * 4 * C);
-    model_linear(layer->act, weights + at[LAYER_PROJ_WEIGHT], weights + at[LAYER_PROJ_BIAS],
-                 model->branch, N, 4 * C, C);
-    residual_forward(layer->middle, model->branch, layer->out, N * C);
+    int64_t N = model->now.N, C = model->shape.channels, I = model->shape.intermediate;
+    float eps = (float)model->shape.norm_eps;
+    norm_forward(layer->in, weights_of(model, l, LN1_GAIN), weights_of(model, l, LN1_BIAS),
+                 layer->ln1, layer->ln1_mean, layer->ln1_rstd, N, C, eps);
+    if (!again)
+        linear_forward(layer->products[QKV], layer->ln1, weights_of(model, l, QKV_BIAS), layer->qkv,
+                       N);
+    model_attend(model, l);
+    if (!again) {
+        linear_forward(layer->products[OUT], layer->heads, weights_of(model, l, OUT_BIAS),
+                       model->branch, N);
+        residual_forward(layer->in, model->branch, layer->middle, N * C);
+    }
+    norm_forward(layer->middle, weights_of(model, l, LN2_GAIN), weights_of(model, l, LN2_BIAS),
+                 layer->ln2, layer->ln2_mean, layer->ln2_rstd, N, C, eps);
+    if (!again)
+        linear_forward(layer->products[FC], layer->ln2, weights_of(model, l, FC_BIAS), layer->fc,
+                       N);
+    gelu_forward(layer->fc, layer->act, N * I);
+    if (!again) {
+        linear_forward(layer->products[PROJ], layer->act, weights_of(model, l, PROJ_BIAS),
+                       model->branch, N);
+        residual_forward(layer->middle, model->branch, layer->out, N * C);
+    }
 }
 
-/* tokens [B, T] -> model->ln_f [B * T, C] */
-static void forward_body(const struct model *model, const float *weights, const int32_t *tokens,
-                         int64_t B, int64_t T) {
-    const uint64_t *at = model->plan->offsets;
-    int64_t L = model->shape.layers, C = model->shape.channels;
-    uint64_t last = model_last_norm(model);
-    embedding_forward(tokens, weights + at[MODEL_WTE], weights + at[MODEL_WPE], model->layers[0].in,
-                      B, T, C);
-    for (int64_t l = 0; l < L; l++)
-        forward_layer(model, weights, l, B, T);
-    norm_forward(model->layers[L - 1].out, weights + at[last], weights + at[last + 1], model->ln_f,
-                 model->ln_f_mean, model->ln_f_rstd, B * T, C, MODEL_NORM_EPS);
+static void last(struct model *model) {
+    uint64_t gain = model_last_tensor(model, LAST_GAIN);
+    norm_forward(model->layers[model->shape.layers - 1].out, model_weights(model, gain),
+                 model_weights(model, gain + 1), model->last, model->last_mean, model->last_rstd,
+                 model->now.N, model->shape.channels, (float)model->shape.norm_eps);
 }
 
-float model_forward(struct model *model, const float *weights, const int32_t *tokens,
-                    const int32_t *targets, int64_t B, int64_t T) {
-    ASSERT_OP(B, >=, 1);
-    ASSERT_OP(B, <=, model->B);
-    ASSERT_OP(T, >=, 1);
-    ASSERT_OP(T, <=, model->T);
-    int64_t N = B * T;
-    forward_body(model, weights, tokens, B, T);
-    head(model, weights, model->ln_f, N, model->logits);
-    float scale = model->training ? 1.0F / (float)N : 0.0F;
-    cross_entropy(model->logits, targets, model->losses, N, model->shape.vocab, scale);
-    model->batch_B = B;
-    model->batch_T = T;
-    double sum = 0;
-    for (int64_t n = 0; n < N; n++)
-        sum += model->losses[n];
-    return (float)(sum / (double)N);
+/* Of a norm whose gain is the tensor `gain` and whose bias the next: d_branch is the gradient of
+ * its result, d_residual [N, C] is added to. */
+static void backward_norm(const struct model_backward *pass, uint64_t gain,
+                          struct norm_saved saved) {
+    const struct model *model = pass->model;
+    saved.gain = model_weights(model, gain);
+    norm_backward_add(&saved, model->d_branch, model->d_residual, model_grad_adding(pass, gain),
+                      model_grad_adding(pass, gain + 1), model->now.N, model->shape.channels);
+    model_announce(pass, gain);
+    model_announce(pass, gain + 1);
 }
 
-void model_logits(struct model *model, const float *weights, const int32_t *tokens, int64_t count,
-                  float *logits) {
-    ASSERT_OP(count, >=, 1);
-    ASSERT_OP(count, <=, model->T);
-    model->batch_B = model->batch_T = 0;
-    forward_body(model, weights, tokens, 1, count);
-    head(model, weights, model->ln_f + (count - 1) * model->shape.channels, 1, logits);
+static void last_backward(const struct model_backward *pass) {
+    const struct model *model = pass->model;
+    struct norm_saved saved = {.x = model->layers[model->shape.layers - 1].out,
+                               .mean = model->last_mean,
+                               .rstd = model->last_rstd};
+    backward_norm(pass, model_last_tensor(model, LAST_GAIN), saved);
 }
+
+/* dx is written. */
+static void backward_product(const struct model_backward *pass, int64_t l, enum product which,
+                             const float *x, const float *dy, float *dx) { // NOLINT
+    struct model_product_backward product = {
+        .which = (int)which, .x = x, .dy = dy, .dx = dx, .bias = true};
+    model_product_backward(pass, l, &product);
+}
+
+static void layer_backward(const struct model_backward *pass, int64_t l) {
+    struct model *model = pass->model;
+    const struct model_layer *layer = &model->layers[l];
+    backward_product(pass, l, PROJ, layer->act, model->d_residual, model->d_fc);
+    gelu_backward(layer->fc, model->d_fc, model->d_fc, model->now.N * model->shape.intermediate);
+    backward_product(pass, l, FC, layer->ln2, model->d_fc, model->d_branch);
+    struct norm_saved ln2 = {.x = layer->middle, .mean = layer->ln2_mean, .rstd = layer->ln2_rstd};
+    backward_norm(pass, model_layer_tensor(model, l, LN2_GAIN), ln2);
+
+    backward_product(pass, l, OUT, layer->heads, model->d_residual, model->d_branch);
+    model_attend_backward(model, l);
+    backward_product(pass, l, QKV, layer->ln1, model->d_qkv, model->d_branch);
+    struct norm_saved ln1 = {.x = layer->in, .mean = layer->ln1_mean, .rstd = layer->ln1_rstd};
+    backward_norm(pass, model_layer_tensor(model, l, LN1_GAIN), ln1);
+}
+
+static void embed_backward(const struct model_backward *pass, const int32_t *tokens) {
+    const struct model *model = pass->model;
+    embedding_backward_add(tokens, model->d_residual, model_grad(pass, WTE),
+                           model_grad_adding(pass, WPE), model->now.B, model->now.T,
+                           model->shape.channels);
+    model_announce(pass, WPE);
+    model_announce(pass, WTE);
+}
+
+const struct model_family model_gpt2 = {
+    .name = "gpt2",
+    .presets = presets,
+    .preset_count = sizeof(presets) / sizeof(presets[0]),
+    .first_tensors = FIRST_TENSORS,
+    .layer_tensors = LAYER_TENSORS,
+    .last_tensors = LAST_TENSORS,
+    .mlp_parts = 1,
+    .residual_matrices = {"c_proj.weight", NULL},
+    .complete = complete,
+    .check = check,
+    .tensors = tensors,
+    .products = products,
+    .embed = embed,
+    .layer = layer_forward,
+    .last = last,
+    .last_backward = last_backward,
+    .layer_backward = layer_backward,
+    .embed_backward = embed_backward,
+};

@@ -225,15 +225,21 @@ void report_result(struct report *report, const struct report_step *last, const 
         report->line_open = false;
     }
     const char *unit = report->bytes ? "byte" : "token";
-    printf("val_loss %.4f nats a %s, %.4f bits per %s\n", last->val_loss, unit, bits, unit);
+    char per_byte[64] = "";
+    if (!report->bytes && last->bytes_a_token > 0) {
+        (void)snprintf(per_byte, sizeof per_byte, " bits_per_byte=%.4f",
+                       bits / last->bytes_a_token);
+    }
+    printf("val_loss %.4f nats a %s, %.4f bits per %s%s%s\n", last->val_loss, unit, bits, unit,
+           per_byte[0] != '\0' ? "," : "", per_byte);
     if (sample_bytes > 0) {
         print_sample(sample, sample_bytes);
     }
     printf("files: %s (model.safetensors, config.json, metrics.jsonl, options.conf)\n",
            report->folder);
-    printf("result: val_loss=%.4f bits_per_%s=%.4f steps=%" PRId64
+    printf("result: val_loss=%.4f bits_per_%s=%.4f%s steps=%" PRId64
            " mode=%s push_ratio=%.2f tok_s=%.0f run_dir=%s\n",
-           last->val_loss, unit, bits, report->job.steps, report->job.mode,
+           last->val_loss, unit, bits, per_byte, report->job.steps, report->job.mode,
            report_push_ratio(&last->counters), rate, report->folder);
     (void)fflush(stdout);
 }

@@ -16,9 +16,10 @@
 
 /* One step, as it is measured. Times in nanoseconds of the monotonic clock. */
 struct report_step {
-    int64_t step;    /* from 1 */
-    float loss;      /* of this worker's batch, nats a token */
-    double val_loss; /* of the last validation; NaN before the first */
+    int64_t step;         /* from 1 */
+    float loss;           /* of this worker's batch, nats a token */
+    double val_loss;      /* of the last validation; NaN before the first */
+    double bytes_a_token; /* in that validation; 0: not known */
     int64_t start_ns;
     int64_t forward_ns, backward_ns;   /* durations; pushing overlaps with backward */
     int64_t wait_ns;                   /* from the end of backward until the weights are back */

@@ -3,9 +3,11 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "kernels/threads.h"
+#include "proto/program.h"
 #include "transport/channel_ucx.h"
 #include "transport/endpoint.h"
 #include "worker/session_thread.h"
+#include "worker/tokenizer_read.h"
 #include "worker/train.h"
 
 #include <stdio.h>
@@ -33,6 +35,7 @@ struct worker {
     struct session_thread thread;
     struct wake wake; /* the trainer's */
     struct data data, val_data;
+    struct tokenizer *tokenizer;
     struct report report;
     struct trainer trainer;
 };
@@ -50,6 +53,24 @@ static enum status open_channel(void *context, const struct channel_config *conf
     return endpoint_open_channel(&worker->endpoint, config, channel);
 }
 
+/* What reads and writes the tokens of the data, if it was given. Returns an exit code. */
+static int open_tokenizer(struct worker *worker) {
+    const char *path = worker->job.tokenizer;
+    if (path[0] == '\0') {
+        return EXIT_CODE_OK;
+    }
+    if (worker->data.format == DATA_BYTES) {
+        log_error("--tokenizer %s: the tokens of --data %s are bytes, which need none", path,
+                  worker->job.data);
+        return EXIT_CODE_USAGE;
+    }
+    enum status status = tokenizer_open(&worker->tokenizer, path, NULL);
+    if (status == STATUS_INVALID) {
+        return EXIT_CODE_USAGE;
+    }
+    return status == STATUS_UNSUPPORTED ? EXIT_CODE_DATA : trainer_input_exit_code(status);
+}
+
 /* Opens and checks the data before anyone is bothered. Returns an exit code. */
 static int open_data(struct worker *worker) {
     const struct job *job = &worker->job;
@@ -65,7 +86,7 @@ static int open_data(struct worker *worker) {
     if (status == STATUS_OK) {
         status = trainer_check_data(&worker->data, val_data, job);
     }
-    return status == STATUS_IO ? EXIT_CODE_NO_INPUT : (int)status_exit_code(status);
+    return trainer_input_exit_code(status);
 }
 
 static enum status start_session(struct worker *worker, int signals) {
@@ -85,14 +106,15 @@ static enum status start_session(struct worker *worker, int signals) {
 }
 
 static void train(struct worker *worker) {
-    struct trainer_config config = {.options = &worker->options,
-                                    .session = &worker->session,
-                                    .wake = &worker->thread.wake,
-                                    .data = &worker->data,
-                                    .val_data =
-                                        worker->job.val_data[0] != '\0' ? &worker->val_data : NULL,
-                                    .report = &worker->report,
-                                    .first_weights = trainer_first_weights};
+    struct trainer_config config = {
+        .options = &worker->options,
+        .session = &worker->session,
+        .wake = &worker->thread.wake,
+        .data = &worker->data,
+        .val_data = worker->job.val_data[0] != '\0' ? &worker->val_data : NULL,
+        .vocabulary = {worker->data.format == DATA_BYTES, worker->tokenizer},
+        .report = &worker->report,
+        .first_weights = trainer_first_weights};
     trainer_init(&worker->trainer, &config);
     while (worker->trainer.state != TRAINER_ENDED) {
         wake_clear(&worker->wake);
@@ -105,6 +127,9 @@ static void train(struct worker *worker) {
 
 static int run(struct worker *worker, int signals) {
     int exit_code = open_data(worker);
+    if (exit_code == EXIT_CODE_OK) {
+        exit_code = open_tokenizer(worker);
+    }
     if (exit_code != EXIT_CODE_OK) {
         return exit_code;
     }
@@ -124,27 +149,18 @@ static int run(struct worker *worker, int signals) {
     worker->control->ops->close(worker->control, CLOCK_S);
     data_close(&worker->data);
     data_close(&worker->val_data);
+    tokenizer_close(worker->tokenizer);
     return exit_code;
 }
 
 int main(int argc, char **argv) {
     static struct worker worker; /* large, and lives as long as the process */
-    enum log_level level;
+    static const struct program program = {
+        .name = "rubato-worker", .usage = usage, .role = JOB_WORKER};
+    int exit_code = EXIT_CODE_OK;
     int signals = -1;
-    options_init(&worker.options, job_table, job_table_count, &worker.job);
-    if (options_wants(argc, argv, "--help")) {
-        options_print_help(&worker.options, JOB_WORKER, usage, stdout);
-        return EXIT_CODE_OK;
-    }
-    if (options_parse(&worker.options, JOB_WORKER, argc, argv) != STATUS_OK) {
-        return EXIT_CODE_USAGE;
-    }
-    if (options_wants(argc, argv, "--print-config")) {
-        options_print_config(&worker.options, JOB_WORKER, stdout);
-        return EXIT_CODE_OK;
-    }
-    if (log_level_parse(worker.job.log_level, &level) == STATUS_OK) {
-        log_set_level(level);
+    if (!program_begin(&program, &worker.options, &worker.job, argc, argv, &exit_code)) {
+        return exit_code;
     }
     enum status status = endpoint_init(&worker.endpoint, &worker.job);
     if (status == STATUS_OK) {

@@ -1,17 +1,23 @@
 #include "worker/safetensors.h"
 
+#include "base/assert.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/memory.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE_BYTES       ((uint64_t)64 << 20) /* of one write */
-#define CONFIG_BYTES      4096
-#define HEADER_BYTES_ONCE 256 /* braces and metadata */
-/* The most a tensor takes of the header: its name, each byte escaped, and its shape and offsets. */
-#define HEADER_BYTES_EACH (TENSOR_NAME_MAX * 6 + (size_t)TENSOR_DIMS_MAX * 24 + 128)
+#define PIECE_BYTES  ((uint64_t)64 << 20) /* of one write */
+#define CONFIG_BYTES 4096
+#define PREFIX_BYTES ((size_t)8) /* the header's length */
+/* Braces and metadata; the most that a tensor takes beside its name, of which each byte may be
+ * escaped: type, shape and offsets. */
+#define HEADER_BYTES_ONCE ((size_t)256)
+#define HEADER_BYTES_EACH ((size_t)TENSOR_DIMS_MAX * 24 + 192)
+#define ESCAPE_BYTES      ((size_t)6)
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "weights are written as they lie");
 
@@ -42,32 +48,45 @@ static uint64_t tensor_bytes(const struct tensor *tensor) {
     return bytes;
 }
 
-/* text [capacity] <- the header without its padding. */
-static enum status make_header(const struct entry *sorted, uint64_t count, char *text,
-                               size_t capacity, size_t *bytes) {
+static void write_item(struct json *json, const struct safetensors_item *item, uint64_t begin) {
+    json_open_object(json, item->name);
+    json_text(json, "dtype", dtype_name(item->dtype));
+    json_open_array(json, "shape");
+    for (uint32_t d = 0; d < item->dims; d++)
+        json_int(json, NULL, (int64_t)item->shape[d]);
+    json_close_array(json);
+    json_open_array(json, "data_offsets");
+    json_int(json, NULL, (int64_t)begin);
+    json_int(json, NULL, (int64_t)(begin + item->bytes));
+    json_close_array(json);
+    json_close_object(json);
+}
+
+void safetensors_make_header(const struct safetensors_item *items, uint64_t count, uint8_t **header,
+                             size_t *bytes) {
+    size_t capacity = HEADER_BYTES_ONCE, length = 0;
+    for (uint64_t i = 0; i < count; i++)
+        capacity += strlen(items[i].name) * ESCAPE_BYTES + HEADER_BYTES_EACH;
+    uint8_t *made = memory_zeroed(PREFIX_BYTES + capacity + 8, 1);
+    char *text = (char *)made + PREFIX_BYTES;
     struct json json;
+    uint64_t begin = 0;
     json_begin(&json, text, capacity);
     json_open_object(&json, "__metadata__");
     json_text(&json, "format", "pt");
     json_close_object(&json);
-    uint64_t begin = 0;
     for (uint64_t i = 0; i < count; i++) {
-        const struct tensor *tensor = sorted[i].tensor;
-        uint64_t end = begin + tensor_bytes(tensor);
-        json_open_object(&json, tensor->name);
-        json_text(&json, "dtype", "F32");
-        json_open_array(&json, "shape");
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            json_int(&json, NULL, (int64_t)tensor->shape[d]);
-        json_close_array(&json);
-        json_open_array(&json, "data_offsets");
-        json_int(&json, NULL, (int64_t)begin);
-        json_int(&json, NULL, (int64_t)end);
-        json_close_array(&json);
-        json_close_object(&json);
-        begin = end;
+        write_item(&json, &items[i], begin);
+        begin += items[i].bytes;
     }
-    return json_end(&json, bytes);
+    enum status status = json_end(&json, &length);
+    ASSERT_OP(status, ==, STATUS_OK); // the capacity is for the worst case
+    while (length % 8 != 0)
+        text[length++] = ' ';
+    uint64_t prefix = length;
+    memcpy(made, &prefix, PREFIX_BYTES);
+    *header = made;
+    *bytes = PREFIX_BYTES + length;
 }
 
 static enum status write_pieces(struct files_writer *writer, const void *data, uint64_t bytes) {
@@ -81,16 +100,27 @@ static enum status write_pieces(struct files_writer *writer, const void *data, u
     return STATUS_OK;
 }
 
+/* Header, then each tensor's data. */
 static enum status write_all(struct files_writer *writer, const struct entry *sorted,
-                             uint64_t count, const char *header, uint64_t header_bytes,
-                             const float *weights) {
-    TRY(files_write(writer, &header_bytes, sizeof(header_bytes)));
-    TRY(files_write(writer, header, (size_t)header_bytes));
+                             uint64_t count, const float *weights) {
+    struct safetensors_item *items = memory_zeroed((size_t)count, sizeof(*items));
+    uint8_t *header;
+    size_t bytes;
     for (uint64_t i = 0; i < count; i++) {
-        const float *data = weights + sorted[i].offset;
-        TRY(write_pieces(writer, data, tensor_bytes(sorted[i].tensor)));
+        const struct tensor *tensor = sorted[i].tensor;
+        items[i] = (struct safetensors_item){.name = tensor->name,
+                                             .dtype = DTYPE_F32,
+                                             .dims = tensor->dims,
+                                             .shape = tensor->shape,
+                                             .bytes = tensor_bytes(tensor)};
     }
-    return files_commit(writer);
+    safetensors_make_header(items, count, &header, &bytes);
+    enum status status = files_write(writer, header, bytes);
+    for (uint64_t i = 0; status == STATUS_OK && i < count; i++)
+        status = write_pieces(writer, weights + sorted[i].offset, items[i].bytes);
+    free(header);
+    free(items);
+    return status == STATUS_OK ? files_commit(writer) : status;
 }
 
 static enum status model_path(const char *folder, const char *name, char path[4096]) {
@@ -99,50 +129,90 @@ static enum status model_path(const char *folder, const char *name, char path[40
 
 enum status safetensors_write(const char *folder, const struct plan *plan, const float *weights) {
     char path[4096];
-    TRY(model_path(folder, "model.safetensors", path));
-    struct entry *sorted = sort_tensors(plan);
-    size_t capacity = HEADER_BYTES_ONCE + (size_t)plan->tensor_count * HEADER_BYTES_EACH;
-    char *header = memory_zeroed(capacity + 8, 1);
-    size_t bytes = 0;
     struct files_writer writer;
-    enum status status = make_header(sorted, plan->tensor_count, header, capacity, &bytes);
-    if (status != STATUS_OK) goto free_memory;
-    while (bytes % 8 != 0)
-        header[bytes++] = ' ';
-    status = files_create(&writer, path);
-    if (status != STATUS_OK) goto free_memory;
-    status = write_all(&writer, sorted, plan->tensor_count, header, bytes, weights);
+    TRY(model_path(folder, "model.safetensors", path));
+    TRY(files_create(&writer, path));
+    struct entry *sorted = sort_tensors(plan);
+    enum status status = write_all(&writer, sorted, plan->tensor_count, weights);
     files_abandon(&writer);
-free_memory:
-    free(header);
     free(sorted);
     return status;
+}
+
+/* Tokens that open and close a text, for generate(). Where the vocabulary has none it must be told
+ * so: its own defaults may be ordinary tokens here, or none. */
+static void write_ends(struct json *json, int64_t vocab) {
+    static const struct {
+        int64_t vocab, bos, eos;
+    } known[] = {{50257, 50256, 50256}, {128256, 128000, 128001}};
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (known[i].vocab != vocab) continue;
+        json_int(json, "bos_token_id", known[i].bos);
+        json_int(json, "eos_token_id", known[i].eos);
+        return;
+    }
+    json_real(json, "bos_token_id", NAN, 1); // written as null
+    json_real(json, "eos_token_id", NAN, 1);
+}
+
+/* In few digits where they bring the same bits back. */
+static void write_real(struct json *json, const char *key, double value) {
+    char text[32];
+    snprintf(text, sizeof(text), "%.6g", value);
+    json_real(json, key, value, strtod(text, NULL) == value ? 6 : 17);
+}
+
+static void write_architecture(struct json *json, const char *type, const char *class) {
+    json_text(json, "model_type", type);
+    json_open_array(json, "architectures");
+    json_text(json, NULL, class);
+    json_close_array(json);
+}
+
+static void write_gpt2(struct json *json, const struct model_shape *shape) {
+    write_architecture(json, "gpt2", "GPT2LMHeadModel");
+    json_int(json, "vocab_size", shape->vocab);
+    json_int(json, "n_positions", shape->positions);
+    json_int(json, "n_embd", shape->channels);
+    json_int(json, "n_layer", shape->layers);
+    json_int(json, "n_head", shape->heads);
+    json_int(json, "n_inner", shape->intermediate);
+    json_text(json, "activation_function", "gelu_new");
+    write_real(json, "layer_norm_epsilon", shape->norm_eps);
+    json_int(json, "resid_pdrop", 0);
+    json_int(json, "embd_pdrop", 0);
+    json_int(json, "attn_pdrop", 0);
+}
+
+static void write_llama(struct json *json, const struct model_shape *shape) {
+    write_architecture(json, "llama", "LlamaForCausalLM");
+    json_int(json, "vocab_size", shape->vocab);
+    json_int(json, "max_position_embeddings", shape->positions);
+    json_int(json, "hidden_size", shape->channels);
+    json_int(json, "num_hidden_layers", shape->layers);
+    json_int(json, "num_attention_heads", shape->heads);
+    json_int(json, "num_key_value_heads", shape->kv_heads);
+    json_int(json, "intermediate_size", shape->intermediate);
+    json_text(json, "hidden_act", "silu");
+    write_real(json, "rms_norm_eps", shape->norm_eps);
+    write_real(json, "rope_theta", shape->rope_theta);
+    json_bool(json, "attention_bias", false);
+    json_bool(json, "mlp_bias", false);
 }
 
 static enum status make_config(const struct model_shape *shape, char *text, size_t capacity,
                                size_t *bytes) {
     struct json json;
     json_begin(&json, text, capacity);
-    json_text(&json, "model_type", "gpt2");
-    json_open_array(&json, "architectures");
-    json_text(&json, NULL, "GPT2LMHeadModel");
-    json_close_array(&json);
-    json_int(&json, "vocab_size", shape->vocab);
-    json_int(&json, "n_positions", shape->positions);
-    json_int(&json, "n_embd", shape->channels);
-    json_int(&json, "n_layer", shape->layers);
-    json_int(&json, "n_head", shape->heads);
-    json_text(&json, "activation_function", "gelu_new");
-    json_real(&json, "layer_norm_epsilon", 1e-5, 6);
-    json_bool(&json, "tie_word_embeddings", true);
-    json_int(&json, "resid_pdrop", 0);
-    json_int(&json, "embd_pdrop", 0);
-    json_int(&json, "attn_pdrop", 0);
-    json_text(&json, "torch_dtype", "float32");
-    if (shape->vocab == 50257) {
-        json_int(&json, "bos_token_id", 50256);
-        json_int(&json, "eos_token_id", 50256);
+    if (shape->family == model_family_find("llama")) {
+        write_llama(&json, shape);
+    } else {
+        write_gpt2(&json, shape);
     }
+    json_bool(&json, "tie_word_embeddings", shape->tied_head);
+    json_bool(&json, "use_cache", true);
+    json_text(&json, "torch_dtype", "float32");
+    write_ends(&json, shape->vocab);
     return json_end(&json, bytes);
 }
 

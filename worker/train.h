@@ -21,6 +21,7 @@
 #include "worker/model.h"
 #include "worker/report.h"
 #include "worker/session.h"
+#include "worker/vocabulary.h"
 
 enum trainer_state {
     TRAINER_JOINING,
@@ -37,10 +38,11 @@ struct trainer;
 struct trainer_config {
     struct options *options; /* the member's; its job is read once assigned */
     struct session *session;
-    const struct wake *wake;     /* rung after each command; NULL without threads */
-    const struct data *data;     /* open; the caller's */
-    const struct data *val_data; /* NULL: the last twentieth of data */
-    struct report *report;       /* the caller's; NULL: nothing is written or printed */
+    const struct wake *wake;      /* rung after each command; NULL without threads */
+    const struct data *data;      /* open; the caller's */
+    const struct data *val_data;  /* NULL: the last twentieth of data */
+    struct vocabulary vocabulary; /* of the data */
+    struct report *report;        /* the caller's; NULL: nothing is written or printed */
     /* Worker 0's first weights [plan.value_count]: trainer_first_weights, or a test's own. */
     void (*first_weights)(const struct trainer *trainer, float *weights);
     /* Where batches come from: NULL for the data's stream, or a test's own. `sequence` numbers the
@@ -82,8 +84,17 @@ struct trainer {
 enum status trainer_check_data(const struct data *data, const struct data *val_data,
                                const struct job *job) WARN_UNUSED;
 
+/* The exit code for an input file that brought this status: unreadable 66, bad content 65. */
+int trainer_input_exit_code(enum status status);
+
 /* The usual first weights: from the model and --seed. */
 void trainer_first_weights(const struct trainer *trainer, float *weights);
+
+/* How a worker with these options opens its model: --batch, --seq-len, --compute, --recompute. */
+void trainer_model_options(const struct job *job, struct model_options *options);
+
+/* Targets in the batch that are --pad-token become -1: nothing is to be predicted there. */
+void trainer_mask_padding(struct trainer *trainer);
 
 void trainer_init(struct trainer *trainer, const struct trainer_config *config);
 void trainer_free(struct trainer *trainer);

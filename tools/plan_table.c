@@ -1,0 +1,222 @@
+/* plan_table.c - `rubato plan`: what a job would hold and send, without holding or sending it.
+ *
+ * The tensors come from the model's shape, the blocks and shards from the plan that the job itself
+ * would build, the slots from the functions that configure its channels; only the layout of a
+ * shard's and a worker's memory (server/shard.h, worker/exchange.h) is counted again here.
+ */
+#include "base/log.h"
+#include "base/memory.h"
+#include "compression/codec.h"
+#include "proto/frame.h"
+#include "proto/job.h"
+#include "proto/plan.h"
+#include "server/shard.h"
+#include "tools/subcommand.h"
+#include "worker/data.h"
+#include "worker/exchange.h"
+#include "worker/hf_config.h"
+#include "worker/train.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB 1048576.0
+
+/* The vocabulary when neither --vocab nor --data says it, GPT-2's; and the answers that a shard can
+ * hold beyond one a block (shard_init). */
+enum { USUAL_VOCAB = 50257, SPARE_ANSWERS = 16 };
+
+static const char usage[] =
+    "usage: rubato plan [--flag VALUE ...]\n"
+    "\n"
+    "Prints what a job with these options would be: parameters, blocks and their balance over the\n"
+    "shards, the memory of each server and worker, and the bytes of a step on the wire. Nothing "
+    "of\n"
+    "that is allocated, and no data is needed (without --vocab or --data, the vocabulary is taken\n"
+    "to be GPT-2's). Takes the options of `rubato launch`; --shards is of each server.\n"
+    "\n"
+    "examples:\n"
+    "  rubato plan --model gpt2:1.5B --servers 4 --shards 2 --workers 8 --batch 4 --seq-len 1024\n"
+    "  rubato plan --model gpt2:124M --workers 4 --push int8 --vocab 50304\n";
+
+struct planned {
+    const struct job *job;
+    const struct codec *push, *pull;
+    struct model_shape shape;
+    struct plan plan;
+    uint64_t push_bytes, pull_bytes; /* of one worker and step, headers included */
+};
+
+/* Bytes of one server process. */
+struct server_bytes {
+    uint64_t blocks, weights, moments, sum, answers, slots;
+    uint64_t push, pull; /* of one worker and step: its share of the traffic */
+};
+
+static enum status find_data_vocab(const struct job *job, int64_t *vocab) {
+    struct data data = {0};
+    *vocab = USUAL_VOCAB;
+    if (job->vocab == 0 && job->data[0] != '\0') {
+        TRY(data_open(&data, job->data));
+        *vocab = data_default_vocab(&data);
+        data_close(&data);
+    }
+    return STATUS_OK;
+}
+
+static enum status build(struct planned *planned) {
+    const struct job *job = planned->job;
+    int64_t vocab = 0;
+    uint64_t count = 0;
+    TRY(find_data_vocab(job, &vocab));
+    TRY(hf_config_of_job(job, vocab, &planned->shape));
+    struct tensor *tensors = model_tensors(&planned->shape, &count);
+    enum status status =
+        plan_build(&planned->plan, tensors, count, (uint64_t)(job->servers * job->shards),
+                   (uint64_t)job->block_values);
+    free(tensors);
+    TRY(status);
+    planned->push = codec_find(job->push);
+    planned->pull = codec_find(job->pull);
+    for (uint64_t id = 0; id < planned->plan.block_count; id++) {
+        size_t values = (size_t)planned->plan.blocks[id].count;
+        planned->push_bytes += planned->push->bound(values) + FRAME_BYTES;
+        planned->pull_bytes += planned->pull->bound(values) + FRAME_BYTES;
+    }
+    return STATUS_OK;
+}
+
+/* Shards are numbered through the servers: server i's are i * K .. i * K + K - 1. */
+static struct server_bytes count_server(const struct planned *planned, uint64_t server) {
+    const struct job *job = planned->job;
+    struct server_bytes bytes = {0};
+    uint64_t moments = strcmp(job->optimizer, "adamw") == 0 ? 2 : 1;
+    uint64_t first = server * (uint64_t)job->shards;
+    for (uint64_t shard = first; shard < first + (uint64_t)job->shards; shard++) {
+        struct channel_config channel;
+        uint64_t blocks = 0;
+        uint64_t largest = 0;
+        for (uint64_t id = 0; id < planned->plan.block_count; id++) {
+            const struct plan_block *block = &planned->plan.blocks[id];
+            if (block->shard != shard) continue;
+            size_t values = (size_t)block->count;
+            blocks++;
+            bytes.weights += 4 * block->count;
+            bytes.push += planned->push->bound(values) + FRAME_BYTES;
+            bytes.pull += planned->pull->bound(values) + FRAME_BYTES;
+            largest = block->count > largest ? block->count : largest;
+        }
+        shard_channel_config(job, &planned->plan, shard, &channel);
+        bytes.blocks += blocks;
+        bytes.answers += (blocks + SPARE_ANSWERS) * planned->pull->bound((size_t)largest);
+        bytes.slots += (uint64_t)channel.slots * channel.slot_bytes;
+    }
+    bytes.moments = moments * bytes.weights;
+    bytes.sum = bytes.weights;
+    return bytes;
+}
+
+static void print_servers(const struct planned *planned) {
+    const struct job *job = planned->job;
+    printf("\n%-18s %8s %10s %10s %10s %10s %10s %10s\n", "MiB of each server", "blocks", "weights",
+           "moments", "sum", "answers", "slots", "total");
+    for (uint64_t i = 0; i < (uint64_t)job->servers; i++) {
+        struct server_bytes bytes = count_server(planned, i);
+        uint64_t total = bytes.weights + bytes.moments + bytes.sum + bytes.answers + bytes.slots;
+        printf("server %-11" PRIu64 " %8" PRIu64 " %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n", i,
+               bytes.blocks, (double)bytes.weights / MIB, (double)bytes.moments / MIB,
+               (double)bytes.sum / MIB, (double)bytes.answers / MIB, (double)bytes.slots / MIB,
+               (double)total / MIB);
+    }
+}
+
+static void print_worker(const struct planned *planned) {
+    struct channel_config channel;
+    struct model_options options;
+    double vector = 4.0 * (double)planned->plan.value_count / MIB;
+    double pushes = (double)planned->push_bytes / MIB;
+    trainer_model_options(planned->job, &options);
+    exchange_channel_config(planned->job, &planned->plan, &channel);
+    double slots = (double)((uint64_t)channel.slots * channel.slot_bytes) / MIB;
+    double model = (double)model_bytes(&planned->shape, &options) / MIB;
+    printf("\n%-18s %8s %10s %10s %10s %10s %10s %10s\n", "MiB of each worker", "", "weights",
+           "gradient", "pushes", "slots", "model", "total");
+    printf("%-18s %8s %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n", "worker", "", vector, vector,
+           pushes, slots, model, 2 * vector + pushes + slots + model);
+}
+
+/* Bits of one direction over the line's rate. */
+static void print_seconds(double mib) {
+    static const double gigabits[] = {1, 10, 25, 100};
+    for (size_t i = 0; i < sizeof gigabits / sizeof gigabits[0]; i++) {
+        printf(" %9.3f", mib * MIB * 8 / (gigabits[i] * 1e9));
+    }
+    printf("\n");
+}
+
+static void print_wire(const struct planned *planned) {
+    const struct job *job = planned->job;
+    double push = (double)planned->push_bytes / MIB;
+    double pull = (double)planned->pull_bytes / MIB;
+    double most = 0; /* of any server, in the fuller direction */
+    double values = 4.0 * (double)planned->plan.value_count / MIB;
+    for (uint64_t i = 0; i < (uint64_t)job->servers; i++) {
+        struct server_bytes bytes = count_server(planned, i);
+        uint64_t fuller = bytes.push > bytes.pull ? bytes.push : bytes.pull;
+        double all = (double)fuller * (double)job->workers / MIB;
+        most = all > most ? all : most;
+    }
+    printf("\n%-18s %10s %10s   seconds of the fuller direction at 1, 10, 25, 100 Gb/s\n",
+           "MiB of a step", "push", "pull");
+    printf("%-18s %10.1f %10.1f  ", "worker", push, pull);
+    print_seconds(push > pull ? push : pull);
+    printf("%-18s %10s %10s  ", "busiest server", "", "");
+    print_seconds(most);
+    printf("%-18s %10.1f %10.1f\n", "all workers", push * (double)job->workers,
+           pull * (double)job->workers);
+    printf("%-18s %9.2fx %9.2fx\n", "f32 over wire", values / push, values / pull);
+}
+
+static void print_job(const struct planned *planned) {
+    const struct job *job = planned->job;
+    const struct model_shape *shape = &planned->shape;
+    bool assumed = job->vocab == 0 && job->data[0] == '\0';
+    int64_t tokens = job_step_tokens(job);
+    printf("model   %s: %" PRId64 " layers, %" PRId64 " channels, %" PRId64 " heads\n", job->model,
+           shape->layers, shape->channels, shape->heads);
+    printf("tokens  vocabulary %" PRId64 "%s; %" PRId64 " a step and worker, %" PRId64
+           " of all workers\n",
+           shape->vocab, assumed ? " (assumed)" : "", tokens, tokens * job->workers);
+    plan_print(&planned->plan, stdout);
+}
+
+static int plan_table_run(int argc, char **argv) {
+    static struct job job; /* large */
+    static struct options options;
+    options_init(&options, job_table, job_table_count, &job);
+    if (options_wants(argc, argv, "--help")) {
+        options_print_help(&options, JOB_LAUNCH, usage, stdout);
+        return EXIT_CODE_OK;
+    }
+    if (options_parse(&options, JOB_LAUNCH, argc, argv) != STATUS_OK) {
+        return EXIT_CODE_USAGE;
+    }
+    struct planned planned = {.job = &job};
+    enum status status = build(&planned);
+    if (status == STATUS_OK) {
+        print_job(&planned);
+        print_servers(&planned);
+        print_worker(&planned);
+        print_wire(&planned);
+    }
+    plan_free(&planned.plan);
+    return status == STATUS_INVALID ? EXIT_CODE_USAGE : (int)status_exit_code(status);
+}
+
+const struct subcommand plan_table_subcommand = {
+    .name = "plan",
+    .summary = "print the memory and traffic that a job would need",
+    .run = plan_table_run,
+};

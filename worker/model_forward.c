@@ -1,0 +1,86 @@
+/* The forward pass of any family, and the head: logits and loss, a chunk of rows at a time. */
+#include "base/assert.h"
+#include "kernels/cross_entropy.h"
+#include "worker/model_family.h"
+
+/* tokens [B, T] -> model->last [N, C] */
+static void forward_body(struct model *model, struct model_now now, const int32_t *tokens) {
+    const struct model_family *family = model->shape.family;
+    ASSERT(model->weights != NULL);
+    ASSERT_OP(now.B, >=, 1);
+    ASSERT_OP(now.B, <=, model->options.B);
+    ASSERT_OP(now.T, >=, 1);
+    ASSERT_OP(now.position + now.T, <=, model->options.T);
+    now.N = now.B * now.T;
+    model->now = now;
+    model->gradient_ready = false;
+    family->embed(model, tokens);
+    for (int64_t l = 0; l < model->shape.layers; l++)
+        family->layer(model, l, false);
+    family->last(model);
+}
+
+static int64_t count_targets(const int32_t *targets, int64_t N) {
+    int64_t count = 0;
+    for (int64_t n = 0; n < N; n++)
+        count += targets[n] >= 0;
+    return count;
+}
+
+/* Losses of all rows. With `gradient`, scaled by `scale`: that of the head's weights, and of `last`
+ * -> d_branch. */
+static void head(struct model *model, const int32_t *targets, const struct model_gradient *gradient,
+                 float scale) {
+    int64_t N = model->now.N, C = model->shape.channels, V = model->shape.vocab;
+    for (int64_t first = 0; first < N; first += model->chunk) {
+        int64_t rows = N - first < model->chunk ? N - first : model->chunk;
+        const float *x = model->last + first * C;
+        linear_forward(model->head, x, NULL, model->logits, rows);
+        cross_entropy(model->logits, targets + first, model->losses + first, rows, V, scale);
+        if (gradient == NULL) continue;
+        float *d_weights = gradient->values + model->plan->offsets[model_head_tensor(model)];
+        /* In this order: the weights' gradient uses what the input's has rounded. */
+        linear_backward_input(model->head, model->logits, model->d_branch + first * C, false, rows);
+        linear_backward_weights(model->head, x, model->logits, d_weights, NULL,
+                                gradient->add || first > 0, rows);
+    }
+}
+
+float model_forward(struct model *model, const struct model_batch *batch,
+                    const struct model_gradient *gradient) {
+    ASSERT(gradient == NULL || (model->options.training && gradient->scale > 0));
+    forward_body(model, (struct model_now){.B = batch->B, .T = batch->T}, batch->tokens);
+    int64_t N = model->now.N, count = count_targets(batch->targets, N);
+    /* Without targets that count, the gradient is 0 whatever it is scaled by. */
+    float share = 1.0F / (float)(count > 0 ? count : 1);
+    head(model, batch->targets, gradient, gradient != NULL ? gradient->scale * share : 0.0F);
+    model->gradient_ready = gradient != NULL;
+    double sum = 0;
+    for (int64_t n = 0; n < N; n++)
+        sum += model->losses[n];
+    return count > 0 ? (float)(sum / (double)count) : 0.0F;
+}
+
+int64_t model_longest(const struct model *model) {
+    return model->options.T;
+}
+
+/* Of the last row. */
+static void last_logits(struct model *model, float *logits) {
+    const float *x = model->last + (model->now.N - 1) * model->shape.channels;
+    linear_forward(model->head, x, NULL, logits, 1);
+}
+
+void model_logits(struct model *model, const int32_t *tokens, int64_t count, float *logits) {
+    forward_body(model, (struct model_now){.B = 1, .T = count}, tokens);
+    last_logits(model, logits);
+}
+
+/* Keys and values are put into the cache. NOLINTNEXTLINE(readability-non-const-parameter) */
+void model_decode(struct model *model, float *cache, const int32_t *tokens, int64_t count,
+                  int64_t position, float *logits) {
+    ASSERT(count == 1 || position == 0);
+    struct model_now now = {.B = 1, .T = count, .position = position, .cache = cache};
+    forward_body(model, now, tokens);
+    last_logits(model, logits);
+}
