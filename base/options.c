@@ -194,7 +194,25 @@ static void variable_of(const char *name, char variable[NAME_MAX_BYTES + 8]) {
         *at = (char)(*at == '-' ? '_' : toupper((unsigned char)*at));
 }
 
+/* A mistyped variable would be silent otherwise. */
+static void warn_unknown_variables(const struct options *options) {
+    extern char **environ;
+    for (char **entry = environ; *entry != NULL; entry++) {
+        bool known = strncmp(*entry, "RUBATO_", 7) != 0;
+        for (size_t i = 0; i < options->count && !known; i++) {
+            char variable[NAME_MAX_BYTES + 8];
+            variable_of(options->table[i].name, variable);
+            size_t length = strlen(variable);
+            known = strncmp(*entry, variable, length) == 0 && (*entry)[length] == '=';
+        }
+        if (!known) {
+            log_warn("%.*s is no option of ours: ignored", (int)strcspn(*entry, "="), *entry);
+        }
+    }
+}
+
 static enum status parse_environment(struct options *options, unsigned role) {
+    warn_unknown_variables(options);
     for (size_t i = 0; i < options->count; i++) {
         char variable[NAME_MAX_BYTES + 8], why[REASON_BYTES];
         if (!(options->table[i].roles & role)) continue;

@@ -139,17 +139,8 @@ static bool check_progress(const char *text, char *why, size_t why_bytes) {
     return one_of(text, names, sizeof names / sizeof names[0]);
 }
 
-/* Where to listen; port 0 lets the system choose one. */
+/* Where to listen or to dial. */
 static bool check_address(const char *text, char *why, size_t why_bytes) {
-    char host[OPTION_TEXT_MAX];
-    char port[8];
-    if (*text == 0 || job_split_address(text, host, sizeof host, port, sizeof port)) return true;
-    snprintf(why, why_bytes, "host:port with a port from 0 to 65535, an IPv6 host in brackets");
-    return false;
-}
-
-/* Where to dial. */
-static bool check_peer_address(const char *text, char *why, size_t why_bytes) {
     char host[OPTION_TEXT_MAX];
     char port[8];
     if (*text == 0) return true;
@@ -251,10 +242,10 @@ const struct option job_table[] = {
      "host:port; makes this server the coordinator, at the address that the others --join",
      OF_SERVER, AT(listen), check_address},
     {"join", OPTION_TEXT, "", 0, 0, "host:port", "host:port of the coordinator", OF_MEMBER,
-     AT(join), check_peer_address},
+     AT(join), check_address},
     {"bind", OPTION_TEXT, "", 0, 0, "host:port",
      "host:port where the coordinator listens, if not at --listen (behind address translation)",
-     OF_SERVER, AT(bind), check_address},
+     false, JOB_SERVER, AT(bind), check_address},
     {"index", OPTION_INT, "-1", -1, 1023, "",
      "place among the job's servers or workers (a worker's rank decides which data it reads); -1: "
      "any, by order of joining",

@@ -135,7 +135,7 @@ static const struct text_case text_cases[] = {
     {"log-level", "loud", false, "error, warn, info, debug, trace"},
     {"progress", "off", true, ""},
     {"progress", "on", false, "auto, line, off"},
-    {"listen", "10.0.0.1:0", true, ""},
+    {"listen", "10.0.0.1:0", false, "from 1 to 65535"},
     {"listen", "", true, ""},
     {"listen", "10.0.0.1", false, "host:port"},
     {"bind", "[::]:29600", true, ""},

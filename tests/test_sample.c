@@ -48,7 +48,7 @@ static void test_likeliest(void) {
     struct setup setup;
     open_setup(&setup);
     static const int32_t prompt[1] = {4};
-    struct sample_request request = {prompt, 1, 20, 0, 1, 0};
+    struct sample_request request = {prompt, 1, 20, 0, 1, NULL, 0};
     int32_t tokens[20];
     CHECK(generate(&setup, &request, tokens) == STATUS_OK);
     for (int i = 0; i < 20; i++)
@@ -64,7 +64,7 @@ static void test_frequencies(void) {
     static const float temperatures[] = {0.5F, 1.0F, 3.0F};
     int32_t *tokens = memory_zeroed(DRAWS, sizeof(*tokens));
     for (int i = 0; i < 3; i++) {
-        struct sample_request request = {prompt, 1, DRAWS, temperatures[i], 11, 0};
+        struct sample_request request = {prompt, 1, DRAWS, temperatures[i], 11, NULL, 0};
         CHECK(generate(&setup, &request, tokens) == STATUS_OK);
         double counts[VOCAB] = {0}, sum = 0, chi = 0;
         for (int n = 0; n < DRAWS; n++)
@@ -90,7 +90,7 @@ static void test_top_k(void) {
     static const int32_t by_rank[VOCAB] = {3, 1, 4, 0, 2};
     int32_t *tokens = memory_zeroed(DRAWS, sizeof(*tokens));
     int32_t *all = memory_zeroed(DRAWS, sizeof(*all));
-    struct sample_request request = {prompt, 1, DRAWS, 1.0F, 11, 0};
+    struct sample_request request = {prompt, 1, DRAWS, 1.0F, 11, NULL, 0};
     CHECK(generate(&setup, &request, all) == STATUS_OK);
     for (int k = 1; k <= VOCAB + 1; k++) {
         double counts[VOCAB] = {0}, sum = 0;
@@ -118,7 +118,7 @@ static void test_seed_decides(void) {
     struct setup setup;
     open_setup(&setup);
     static const int32_t prompt[2] = {0, 1};
-    struct sample_request request = {prompt, 2, 100, 1.0F, 11, 0};
+    struct sample_request request = {prompt, 2, 100, 1.0F, 11, NULL, 0};
     int32_t first[100], again[100], other[100];
     CHECK(generate(&setup, &request, first) == STATUS_OK);
     CHECK(generate(&setup, &request, again) == STATUS_OK);
@@ -155,7 +155,7 @@ static void check_context(uint64_t seed) {
     for (uint64_t i = 0; i < plan.value_count; i++)
         weights[i] *= 50;
     for (int64_t prompt_count = 1; prompt_count <= 9; prompt_count++) {
-        struct sample_request request = {prompt, prompt_count, 20, 0, 1, 0};
+        struct sample_request request = {prompt, prompt_count, 20, 0, 1, NULL, 0};
         int32_t tokens[20], all[9 + 20];
         CHECK(sample_generate(model, &wide, weights, &request, tokens) == STATUS_OK);
         memcpy(all, prompt, (size_t)prompt_count * sizeof(*all));
@@ -186,7 +186,7 @@ static void test_not_finite(void) {
         setup.weights[i] = NAN;
     static const int32_t prompt[1] = {0};
     for (int hot = 0; hot < 2; hot++) {
-        struct sample_request request = {prompt, 1, 10, (float)hot, 1, 0};
+        struct sample_request request = {prompt, 1, 10, (float)hot, 1, NULL, 0};
         int32_t tokens[10];
         CHECK(generate(&setup, &request, tokens) == STATUS_OK);
         for (int i = 0; i < 10; i++)
@@ -200,14 +200,15 @@ static void test_refused(void) {
     open_setup(&setup);
     static const int32_t good[1] = {0}, high[2] = {0, VOCAB}, low[1] = {-1};
     const struct sample_request requests[] = {
-        {good, 0, 1, 1.0F, 1, 0},  {high, 2, 1, 1.0F, 1, 0}, {low, 1, 1, 1.0F, 1, 0},
-        {good, 1, 1, -1.0F, 1, 0}, {good, 1, 1, NAN, 1, 0},  {good, 1, 1, 1.0F, 1, -1},
+        {good, 0, 1, 1.0F, 1, NULL, 0}, {high, 2, 1, 1.0F, 1, NULL, 0},
+        {low, 1, 1, 1.0F, 1, NULL, 0},  {good, 1, 1, -1.0F, 1, NULL, 0},
+        {good, 1, 1, NAN, 1, NULL, 0},  {good, 1, 1, 1.0F, 1, NULL, -1},
     };
     int32_t token = 77;
     for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); i++)
         CHECK(generate(&setup, &requests[i], &token) == STATUS_INVALID);
     CHECK_INT(token, 77);
-    struct sample_request none = {good, 1, 0, 1.0F, 1, 0};
+    struct sample_request none = {good, 1, 0, 1.0F, 1, NULL, 0};
     CHECK(generate(&setup, &none, &token) == STATUS_OK);
     CHECK_INT(token, 77);
     close_setup(&setup);

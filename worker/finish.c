@@ -30,6 +30,9 @@ double finish_validate(struct trainer *trainer) {
     batches = batches == 0 ? 1 : batches;
     model_set_weights(trainer->model, trainer->weights);
     for (uint64_t i = 0; i < batches; i++) {
+        if (atomic_load(&trainer->config.session->over)) {
+            return NAN;
+        }
         data_stream_read(&trainer->val, i * (uint64_t)job->batch, job->batch, trainer->tokens,
                          trainer->targets);
         trainer_mask_padding(trainer);
@@ -62,7 +65,8 @@ static size_t make_sample(struct trainer *trainer, char **sample) {
                                      .prompt_count = (int64_t)prompt_count,
                                      .count = (int64_t)count,
                                      .temperature = 0.8F,
-                                     .seed = (uint64_t)job->seed};
+                                     .seed = (uint64_t)job->seed,
+                                     .stop = &trainer->config.session->over};
     size_t bytes = 0;
     if (sample_generate(trainer->model, &trainer->shape, trainer->weights, &request,
                         tokens + prompt_count) == STATUS_OK) {
@@ -83,9 +87,16 @@ enum status finish_run(struct trainer *trainer) {
         return STATUS_OK;
     }
     trainer->step.val_loss = finish_validate(trainer);
+    if (!isfinite(trainer->step.val_loss)) {
+        return atomic_load(&trainer->config.session->over) ? STATUS_STALE : STATUS_CORRUPT;
+    }
     TRY(safetensors_write(report->folder, trainer->plan, trainer->weights));
     TRY(safetensors_write_config(report->folder, &trainer->shape));
     size_t bytes = make_sample(trainer, &sample);
+    if (atomic_load(&trainer->config.session->over)) {
+        free(sample);
+        return STATUS_STALE;
+    }
     report_result(report, &trainer->step, sample, bytes);
     free(sample);
     return STATUS_OK;

@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 static enum status check_request(const struct sample_request *request, int64_t vocab) {
@@ -125,14 +126,16 @@ enum status sample_generate(struct model *model, const struct model_shape *shape
     model_set_weights(model, weights);
     struct random_stream stream;
     random_open(&stream, request->seed, RANDOM_SAMPLING, 0);
-    for (int64_t i = 0; i < request->count; i++) {
+    bool stopped = false;
+    for (int64_t i = 0; i < request->count && !stopped; i++) {
         next_logits(model, &context, logits);
         keep_top(logits, V, request->top_k);
         tokens[i] = request->temperature > 0
                         ? draw(logits, V, request->temperature, random_unit(&stream))
                         : likeliest(logits, V);
         append(&context, T, tokens[i]);
+        stopped = request->stop != NULL && atomic_load(request->stop);
     }
     arena_free(&arena);
-    return STATUS_OK;
+    return stopped ? STATUS_AGAIN : STATUS_OK;
 }

@@ -10,12 +10,15 @@
 
 #include "worker/model.h"
 
+#include <stdatomic.h>
+
 struct sample_request {
     const int32_t *prompt; /* [prompt_count], at least one token; the last T are used */
     int64_t prompt_count;
     int64_t count;     /* tokens to make, >= 0 */
     float temperature; /* >= 0; 0: the likeliest token, the lowest of equals */
     uint64_t seed;
+    const _Atomic bool *stop; /* NULL, or ends the work (AGAIN) once it is true */
     int64_t top_k; /* drawn from the likeliest so many, and equals of the last; 0: from all */
 };
 

@@ -223,6 +223,7 @@ static bool take_commands(struct session *session) {
 static void end(struct session *session) {
     if (!session->ended) {
         session->ended = true;
+        atomic_store(&session->over, true);
         tell_trainer(session, SESSION_ENDED);
     }
 }

@@ -84,6 +84,7 @@ struct session {
     struct ring commands, events;
     /* Trainer -> session, for the Beats; session -> trainer. Any thread. */
     _Atomic uint64_t step, tokens, job_tokens;
+    _Atomic bool over; /* the job has ended for this worker: long work may stop */
 };
 
 /* MEMORY. */

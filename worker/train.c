@@ -312,16 +312,28 @@ static void close_step(struct trainer *trainer, const struct session_event *even
     report_step(trainer->config.report, step);
 }
 
+/* The final weights are here. */
+static void save_run(struct trainer *trainer) {
+    struct session_command saved = {.kind = SESSION_SAVED};
+    enum status status = finish_run(trainer);
+    if (status == STATUS_OK) {
+        tell(trainer, &saved);
+        trainer->state = TRAINER_LEAVING;
+    } else if (status == STATUS_STALE) {
+        trainer->state = TRAINER_LEAVING; /* the session's last event tells why */
+    } else if (status == STATUS_CORRUPT) {
+        log_error("diverged: the validation loss is not finite, no weights are written; try a "
+                  "lower --lr");
+        fail(trainer, "its model diverged", EXIT_CODE_TRAINING);
+    } else {
+        fail(trainer, "it cannot write the run's files", EXIT_CODE_IO);
+    }
+}
+
 static void take_settled(struct trainer *trainer, const struct session_event *event) {
     trainer->answered = true;
     if (trainer->state == TRAINER_SAVING) {
-        struct session_command saved = {.kind = SESSION_SAVED};
-        if (finish_run(trainer) != STATUS_OK) {
-            fail(trainer, "it cannot write the run's files", EXIT_CODE_IO);
-            return;
-        }
-        tell(trainer, &saved);
-        trainer->state = TRAINER_LEAVING;
+        save_run(trainer);
     } else if (trainer->steps_done > 0) {
         close_step(trainer, event);
     } else if (trainer->config.report != NULL) {
