@@ -47,11 +47,11 @@ static char *read_golden(const char *name, size_t *bytes) {
 static char *replaced(const char *content, const char *from, const char *to) {
     const char *at = strstr(content, from);
     CHECK(at != NULL);
-    char *result = calloc(strlen(content) + strlen(to) + 1, 1);
+    size_t capacity = strlen(content) + strlen(to) + 1;
+    char *result = calloc(capacity, 1);
     CHECK(result != NULL);
-    memcpy(result, content, (size_t)(at - content));
-    strcat(result, to);
-    strcat(result, at + strlen(from));
+    (void)snprintf(result, capacity, "%.*s%s%s", (int)(at - content), content, to,
+                   at + strlen(from));
     return result;
 }
 
