@@ -11,11 +11,13 @@
 #include "bench/training.h"
 #include "kernels/linear.h"
 #include "kernels/threads.h"
+#include "proto/job.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static const char usage[] =
     "usage: bench_compute [--flag VALUE ...]\n"
@@ -33,6 +35,7 @@ struct bench {
     char model[OPTION_TEXT_MAX];
     int64_t vocab, batch, seq_len;
     char compute[OPTION_TEXT_MAX];
+    char recompute[OPTION_TEXT_MAX];
     int64_t threads, steps, rounds;
     char peer[OPTION_TEXT_MAX], python[OPTION_TEXT_MAX], script[OPTION_TEXT_MAX];
 };
@@ -48,6 +51,16 @@ static bool check_peer(const char *text, char *why, size_t why_bytes) {
 }
 
 #define AT(field) offsetof(struct bench, field)
+static bool check_recompute(const char *text, char *why, size_t why_bytes) {
+    int64_t every = 0;
+    bool attention = false;
+    if (job_recompute(text, &every, &attention) == STATUS_OK) {
+        return true;
+    }
+    (void)snprintf(why, why_bytes, "none, attention or every:N");
+    return false;
+}
+
 static const struct option table[] = {
     {"model", OPTION_TEXT, "gpt2:small", 0, 0, "", "what is trained, as in rubato --model", false,
      1, AT(model), NULL},
@@ -59,6 +72,9 @@ static const struct option table[] = {
      AT(seq_len), NULL},
     {"compute", OPTION_TEXT, "f32", 0, 0, "", "number type of the products: f32, bf16 or auto",
      false, 1, AT(compute), check_compute},
+    {"recompute", OPTION_TEXT, "none", 0, 0, "",
+     "what backward computes again: none, attention or every:N layers", false, 1, AT(recompute),
+     check_recompute},
     {"threads", OPTION_INT, "0", 0, 1024, "threads", "threads that compute; 0: all cores", false, 1,
      AT(threads), NULL},
     {"steps", OPTION_INT, "3", 1, 10, "steps", "steps of one turn", false, 1, AT(steps), NULL},
@@ -167,11 +183,24 @@ static void print_job(const struct bench *bench, const struct training *training
            bench->steps * bench->rounds);
 }
 
+/* What the model is planned to take, and the most that the whole process took: the latter also has
+ * weights, gradient and moments, 16 bytes a value. Before oneDNN's own run, which takes its own. */
+static void print_memory(const struct bench *bench, const struct training *training) {
+    struct rusage used;
+    if (getrusage(RUSAGE_SELF, &used) == 0) {
+        printf("memory    %9.1f MiB planned for the model with recompute %s, %.1f MiB of the whole "
+               "process at most\n",
+               (double)training_model_bytes(training) / 1048576, bench->recompute,
+               (double)used.ru_maxrss / 1024);
+    }
+}
+
 static void print_figures(const struct bench *bench, const struct training *training,
                           const struct figures *figures) {
     static const char *const names[] = {"load", "forward", "backward", "clip", "optimizer"};
     double step = median(figures->total, figures->count);
     double flops = training_flops(training);
+    print_memory(bench, training);
     double peak = flops / training_peak_seconds(training) / 1e9;
     double reached = flops / step / 1e9;
     for (int phase = 0; phase < TRAINING_PHASES; phase++) {
@@ -206,7 +235,8 @@ static enum status run(const struct bench *bench) {
                                      .vocab = bench->vocab,
                                      .B = bench->batch,
                                      .T = bench->seq_len,
-                                     .bf16 = is_bf16(bench)};
+                                     .bf16 = is_bf16(bench),
+                                     .recompute = bench->recompute};
     enum status status = training_open(&training, &config);
     if (status == STATUS_OK && has_peer) {
         status = open_peer(bench, &training, &peer);

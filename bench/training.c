@@ -5,6 +5,7 @@
 #include "base/random.h"
 #include "bench/onednn_peak.h"
 #include "kernels/optimizer.h"
+#include "proto/job.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -37,11 +38,22 @@ enum status training_open(struct training *training, const struct training_confi
     training->tokens = arena_take(&training->arena, batch);
     training->targets = arena_take(&training->arena, batch);
     model_init_weights(&training->shape, &training->plan, 1, training->weights);
-    struct model_options options = {.B = config->B,
-                                    .T = config->T,
-                                    .training = true,
-                                    .type = config->bf16 ? COMPUTE_BF16 : COMPUTE_F32};
-    return model_open(&training->model, &training->shape, &training->plan, &options);
+    int64_t every = 0;
+    bool attention = false;
+    TRY(job_recompute(config->recompute, &every, &attention));
+    training->options = (struct model_options){.B = config->B,
+                                               .T = config->T,
+                                               .training = true,
+                                               .type = config->bf16 ? COMPUTE_BF16 : COMPUTE_F32,
+                                               .recompute = every > 0   ? MODEL_RECOMPUTE_EVERY
+                                                            : attention ? MODEL_RECOMPUTE_ATTENTION
+                                                                        : MODEL_RECOMPUTE_NONE,
+                                               .recompute_every = every};
+    return model_open(&training->model, &training->shape, &training->plan, &training->options);
+}
+
+uint64_t training_model_bytes(const struct training *training) {
+    return model_bytes(&training->shape, &training->options);
 }
 
 void training_close(struct training *training) {

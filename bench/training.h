@@ -24,11 +24,13 @@ struct training_config {
     const char *model; /* as --model */
     int64_t vocab, B, T;
     bool bf16;
+    const char *recompute; /* as --recompute; valid */
 };
 
 struct training {
     struct training_config config;
     struct model_shape shape;
+    struct model_options options;
     struct plan plan;
     struct model *model;
     struct arena arena;
@@ -44,6 +46,9 @@ enum status training_open(struct training *training,
 
 /* Harmless on a zeroed struct. */
 void training_close(struct training *training);
+
+/* Bytes that the model's activations and products are planned to take (model_bytes). */
+uint64_t training_model_bytes(const struct training *training);
 
 /* One step; seconds [TRAINING_PHASES] are what each phase took. Returns the loss before it. */
 float training_step(struct training *training, double *seconds);
