@@ -17,6 +17,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* So many gradients in a row that are not finite (rounds in sync, a worker's pushes else): the job
+ * has diverged and ends. */
+enum { JOB_NONFINITE_MAX = 10 };
+
 enum job_role { JOB_SERVER = 1, JOB_WORKER = 2, JOB_LAUNCH = 4 };
 
 struct job {

@@ -10,9 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ten rounds in a row that were not finite: the job has diverged. */
-enum { SKIPS_IN_ROW_MAX = 10 };
-
 #define PEERS_MAX 2048
 
 enum status coordinator_init(struct coordinator *coordinator,
@@ -154,7 +151,7 @@ static void take_report(struct coordinator *coordinator, const struct peer *peer
     if (decided.skip) {
         log_warn("round %" PRIu64 " skipped: the gradient is not finite", decided.round);
     }
-    if (coordinator->vote.skipped_in_row >= SKIPS_IN_ROW_MAX) {
+    if (coordinator->vote.skipped_in_row >= JOB_NONFINITE_MAX) {
         coordinator_end(coordinator,
                         "diverged: 10 rounds in a row were not finite; try a lower --lr",
                         EXIT_CODE_TRAINING);

@@ -4,7 +4,8 @@
  * are installed in place. A block has at most one request open; each request has a ticket that its
  * answer repeats, so that a late answer to an older request is known. An encoded push stays in its
  * buffer until it is answered; on a channel that may lose frames, what is not answered within half
- * a lease is sent again, the same bytes. A state machine without threads or waits, polled by its
+ * a lease is sent again, the same bytes; on others after 12 leases, in case it was damaged.
+ * A state machine without threads or waits, polled by its
  * owner. Memory is one arena, from the plan: one encoded push a block.
  */
 #ifndef RUBATO_WORKER_EXCHANGE_H

@@ -14,9 +14,6 @@
  * that meets a full ring waits for the session, which never waits for the trainer. */
 enum { COMMAND_ITEMS = 4096, EVENT_ITEMS = 64 };
 
-/* As many as the vote allows rounds (server/coordinator.c). */
-enum { NONFINITE_IN_ROW_MAX = 10 };
-
 enum status session_init(struct session *session, const struct session_config *config,
                          int64_t now_ns) {
     *session = (struct session){.config = *config, .job = config->member.options->config};
@@ -238,9 +235,9 @@ static void check_exchange(struct session *session, int64_t now_ns) {
                        exchange->lost_shard);
         log_error("%s", reason);
         member_leave(&session->member, reason, EXIT_CODE_UNREACHABLE);
-    } else if (exchange->nonfinite_in_row >= NONFINITE_IN_ROW_MAX) {
+    } else if (exchange->nonfinite_in_row >= JOB_NONFINITE_MAX) {
         log_error("diverged: %d gradients in a row were not finite; try a lower --lr",
-                  NONFINITE_IN_ROW_MAX);
+                  JOB_NONFINITE_MAX);
         member_leave(&session->member, "its gradients diverged", EXIT_CODE_TRAINING);
     }
 }
