@@ -7,6 +7,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/optimizer.h"
 #include "kernels/optimizer_factors.h"
+#include "kernels/optimizer_rules.h"
 
 #include <math.h>
 
@@ -71,6 +72,11 @@ void optimizer_adamw(const struct adamw *adamw, float *weights, float *m, float 
                      const float *grad, int64_t N) {
     const struct adamw_factors factors = optimizer_adamw_factors(adamw);
     adamw_values(&factors, weights, m, v, grad, N);
+}
+
+void optimizer_adamw_values(const struct adamw_factors *factors, float *weights, float *m, float *v,
+                            const float *grad, int64_t N) {
+    adamw_values(factors, weights, m, v, grad, N);
 }
 
 void optimizer_sgd(const struct sgd *sgd, float *weights, float *velocity, const float *grad,
