@@ -18,7 +18,8 @@ enum random_purpose {
     RANDOM_CODEC = 4,
     RANDOM_SIMULATOR = 5,
     RANDOM_SESSION = 6,
-    RANDOM_BACKOFF = 7
+    RANDOM_BACKOFF = 7,
+    RANDOM_DROPOUT = 8
 };
 
 /* One block of four 32-bit numbers: key [2], counter [4] -> out [4]. Any thread. */

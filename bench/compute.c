@@ -36,6 +36,7 @@ struct bench {
     int64_t vocab, batch, seq_len;
     char compute[OPTION_TEXT_MAX];
     char recompute[OPTION_TEXT_MAX];
+    double dropout;
     int64_t threads, steps, rounds;
     char peer[OPTION_TEXT_MAX], python[OPTION_TEXT_MAX], script[OPTION_TEXT_MAX];
 };
@@ -75,6 +76,8 @@ static const struct option table[] = {
     {"recompute", OPTION_TEXT, "none", 0, 0, "",
      "what backward computes again: none, attention or every:N layers", false, 1, AT(recompute),
      check_recompute},
+    {"dropout", OPTION_REAL, "0", 0, 0.95, "",
+     "part of the activations that is dropped; ours alone", false, 1, AT(dropout), NULL},
     {"threads", OPTION_INT, "0", 0, 1024, "threads", "threads that compute; 0: all cores", false, 1,
      AT(threads), NULL},
     {"steps", OPTION_INT, "3", 1, 10, "steps", "steps of one turn", false, 1, AT(steps), NULL},
@@ -236,7 +239,8 @@ static enum status run(const struct bench *bench) {
                                      .B = bench->batch,
                                      .T = bench->seq_len,
                                      .bf16 = is_bf16(bench),
-                                     .recompute = bench->recompute};
+                                     .recompute = bench->recompute,
+                                     .dropout = (float)bench->dropout};
     enum status status = training_open(&training, &config);
     if (status == STATUS_OK && has_peer) {
         status = open_peer(bench, &training, &peer);

@@ -25,7 +25,9 @@ enum status training_open(struct training *training, const struct training_confi
         return STATUS_INVALID;
     }
     struct tensor *tensors = model_tensors(&training->shape, &count);
-    enum status status = plan_build(&training->plan, tensors, count, 1, BLOCK_VALUES);
+    enum status status =
+        plan_build(&training->plan, tensors, count,
+                   &(struct plan_options){.shards = 1, .block_values = BLOCK_VALUES});
     free(tensors);
     TRY(status);
     size_t vector = (size_t)training->plan.value_count * sizeof(float);
@@ -48,7 +50,8 @@ enum status training_open(struct training *training, const struct training_confi
                                                .recompute = every > 0   ? MODEL_RECOMPUTE_EVERY
                                                             : attention ? MODEL_RECOMPUTE_ATTENTION
                                                                         : MODEL_RECOMPUTE_NONE,
-                                               .recompute_every = every};
+                                               .recompute_every = every,
+                                               .dropout = config->dropout};
     return model_open(&training->model, &training->shape, &training->plan, &training->options);
 }
 
@@ -115,7 +118,9 @@ static double lap(int64_t *mark_ns) {
 float training_step(struct training *training, double *seconds) {
     const struct training_config *config = &training->config;
     read_batch(training);
-    struct model_batch batch = {training->tokens, training->targets, config->B, config->T};
+    struct model_batch batch = {
+        .tokens = training->tokens, .targets = training->targets, .B = config->B, .T = config->T};
+    batch.dropout_step = (uint64_t)training->steps_done;
     struct model_gradient gradient = {.values = training->grad, .scale = 1};
     int64_t mark_ns = clock_now_ns();
     model_set_weights(training->model, training->weights);

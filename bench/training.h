@@ -25,6 +25,7 @@ struct training_config {
     int64_t vocab, B, T;
     bool bf16;
     const char *recompute; /* as --recompute; valid */
+    float dropout;
 };
 
 struct training {

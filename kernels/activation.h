@@ -20,6 +20,18 @@ void gelu_forward_ref(const float *x, float *y, int64_t N);
 void gelu_backward(const float *x, const float *dy, float *dx, int64_t N);
 void gelu_backward_ref(const float *x, const float *dy, float *dx, int64_t N);
 
+/* A product's bias and its activation in one pass: y [R, F] = gelu(x [R, F] + bias [F]). x stays as
+ * it is, since backward adds the bias again: a pass over memory less each way. */
+void gelu_bias_forward(const float *x, const float *bias, float *y, int64_t R, int64_t F);
+void gelu_bias_forward_ref(const float *x, const float *bias, float *y, int64_t R, int64_t F);
+
+/* dx [R, F] = dy [R, F] * gelu'(x [R, F] + bias [F]); dx may be dy. Its column sums are the bias's
+ * gradient: made in the same pass, down columns, they would cost more than a pass of their own. */
+void gelu_bias_backward(const float *x, const float *bias, const float *dy, float *dx, int64_t R,
+                        int64_t F);
+void gelu_bias_backward_ref(const float *x, const float *bias, const float *dy, float *dx,
+                            int64_t R, int64_t F);
+
 /* x [R, 2F], a row's F gates and then its F ups -> y [R, F]. */
 void swiglu_forward(const float *x, float *y, int64_t R, int64_t F);
 void swiglu_forward_ref(const float *x, float *y, int64_t R, int64_t F);

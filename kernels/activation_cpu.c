@@ -16,31 +16,51 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+#define ACTIVATION_INLINE static inline __attribute__((always_inline))
+
+ACTIVATION_INLINE float gelu(float v) {
+    float u = root_2_over_pi * (v + cubic * (v * v * v));
+    return v / (1.0F + exp_f32(-2.0F * u));
+}
+
+ACTIVATION_INLINE float gelu_derivative(float v) {
+    /* Beyond +-10 the derivative is 1 or 0 to the last bit; held there, no term overflows. */
+    v = v < -10.0F ? -10.0F : v;
+    v = v > 10.0F ? 10.0F : v;
+    float u = root_2_over_pi * (v + cubic * (v * v * v));
+    float slope = 2.0F * root_2_over_pi * (1.0F + 3.0F * cubic * (v * v));
+    float e = exp_f32(-2.0F * u);
+    float sigmoid = 1.0F / (1.0F + e);
+    return sigmoid + v * slope * (sigmoid * (e * sigmoid));
+}
+
 /* y may be x, and dx dy: within an iteration the reads come first, so `omp simd` is true. */
 KERNEL_CLONES static void gelu_forward_piece(const float *x, float *y, int64_t N) {
 #pragma omp simd
-    for (int64_t i = 0; i < N; i++) {
-        float v = x[i];
-        float u = root_2_over_pi * (v + cubic * (v * v * v));
-        y[i] = v / (1.0F + exp_f32(-2.0F * u));
-    }
+    for (int64_t i = 0; i < N; i++)
+        y[i] = gelu(x[i]);
+}
+
+KERNEL_CLONES static void gelu_bias_forward_row(const float *restrict x, const float *restrict bias,
+                                                float *restrict y, int64_t F) {
+    for (int64_t i = 0; i < F; i++)
+        y[i] = gelu(x[i] + bias[i]);
+}
+
+/* dx may be dy. */
+KERNEL_CLONES static void gelu_bias_backward_row(const float *restrict x,
+                                                 const float *restrict bias, const float *dy,
+                                                 float *dx, int64_t F) {
+#pragma omp simd
+    for (int64_t i = 0; i < F; i++)
+        dx[i] = dy[i] * gelu_derivative(x[i] + bias[i]);
 }
 
 KERNEL_CLONES static void gelu_backward_piece(const float *x, const float *dy, float *dx,
                                               int64_t N) {
 #pragma omp simd
-    for (int64_t i = 0; i < N; i++) {
-        /* Beyond +-10 the derivative is 1 or 0 to the last bit; held there, no term overflows. */
-        float v = x[i];
-        v = v < -10.0F ? -10.0F : v;
-        v = v > 10.0F ? 10.0F : v;
-        float u = root_2_over_pi * (v + cubic * (v * v * v));
-        float slope = 2.0F * root_2_over_pi * (1.0F + 3.0F * cubic * (v * v));
-        float e = exp_f32(-2.0F * u);
-        float sigmoid = 1.0F / (1.0F + e);
-        float derivative = sigmoid + v * slope * (sigmoid * (e * sigmoid));
-        dx[i] = dy[i] * derivative;
-    }
+    for (int64_t i = 0; i < N; i++)
+        dx[i] = dy[i] * gelu_derivative(x[i]);
 }
 
 KERNEL_CLONES static void swiglu_forward_row(const float *restrict x, float *restrict y,
@@ -91,6 +111,19 @@ void gelu_backward(const float *x, const float *dy, float *dx, int64_t N) {
 #pragma omp parallel for if (N >= PARALLEL_MIN)
     for (int64_t i = 0; i < N; i += PIECE)
         gelu_backward_piece(x + i, dy + i, dx + i, smaller(PIECE, N - i));
+}
+
+void gelu_bias_forward(const float *x, const float *bias, float *y, int64_t R, int64_t F) {
+#pragma omp parallel for if (R * F >= PARALLEL_MIN)
+    for (int64_t r = 0; r < R; r++)
+        gelu_bias_forward_row(x + r * F, bias, y + r * F, F);
+}
+
+void gelu_bias_backward(const float *x, const float *bias, const float *dy, float *dx, int64_t R,
+                        int64_t F) {
+#pragma omp parallel for if (R * F >= PARALLEL_MIN)
+    for (int64_t r = 0; r < R; r++)
+        gelu_bias_backward_row(x + r * F, bias, dy + r * F, dx + r * F, F);
 }
 
 void swiglu_forward(const float *x, float *y, int64_t R, int64_t F) {

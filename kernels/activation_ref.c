@@ -6,23 +6,37 @@
 static const double root_2_over_pi = 0.79788456080286535588;
 static const double cubic = 0.044715;
 
+static double gelu(double v) {
+    double u = root_2_over_pi * (v + cubic * v * v * v);
+    return v / (1.0 + exp(-2.0 * u));
+}
+
+static double gelu_derivative(double v) {
+    double u = root_2_over_pi * (v + cubic * v * v * v);
+    double slope = root_2_over_pi * (1.0 + 3.0 * cubic * v * v);
+    double tanh_u = tanh(u);
+    return 0.5 * (1.0 + tanh_u) + 0.5 * v * (1.0 - tanh_u * tanh_u) * slope;
+}
+
 void gelu_forward_ref(const float *x, float *y, int64_t N) {
-    for (int64_t i = 0; i < N; i++) {
-        double v = (double)x[i];
-        double u = root_2_over_pi * (v + cubic * v * v * v);
-        y[i] = (float)(v / (1.0 + exp(-2.0 * u)));
-    }
+    for (int64_t i = 0; i < N; i++)
+        y[i] = (float)gelu((double)x[i]);
 }
 
 void gelu_backward_ref(const float *x, const float *dy, float *dx, int64_t N) {
-    for (int64_t i = 0; i < N; i++) {
-        double v = (double)x[i];
-        double u = root_2_over_pi * (v + cubic * v * v * v);
-        double slope = root_2_over_pi * (1.0 + 3.0 * cubic * v * v);
-        double tanh_u = tanh(u);
-        double derivative = 0.5 * (1.0 + tanh_u) + 0.5 * v * (1.0 - tanh_u * tanh_u) * slope;
-        dx[i] = (float)((double)dy[i] * derivative);
-    }
+    for (int64_t i = 0; i < N; i++)
+        dx[i] = (float)((double)dy[i] * gelu_derivative((double)x[i]));
+}
+
+void gelu_bias_forward_ref(const float *x, const float *bias, float *y, int64_t R, int64_t F) {
+    for (int64_t i = 0; i < R * F; i++)
+        y[i] = (float)gelu((double)x[i] + (double)bias[i % F]);
+}
+
+void gelu_bias_backward_ref(const float *x, const float *bias, const float *dy, float *dx,
+                            int64_t R, int64_t F) {
+    for (int64_t i = 0; i < R * F; i++)
+        dx[i] = (float)((double)dy[i] * gelu_derivative((double)x[i] + (double)bias[i % F]));
 }
 
 void swiglu_forward_ref(const float *x, float *y, int64_t R, int64_t F) {

@@ -5,17 +5,20 @@
  * 1 / sqrt(head_size). They are made a tile of queries and keys at a time and never kept: forward
  * carries each query's maximum and sum along (online softmax) and leaves their log-sum-exp, from
  * which backward makes the probabilities again (Dao, FlashAttention-2, arXiv 2307.08691).
+ * Backward's tasks are heads of keys and values; where these are too few for the threads, tiles of
+ * keys and then tiles of queries, which costs 7 products instead of 5 but keeps the threads busy.
  * All arrays f32 on the host and the caller's, none overlapping another. The bits do not depend on
  * the thread count. The _ref twins are the oracles. Any thread may call.
  */
 #ifndef RUBATO_KERNELS_ATTENTION_H
 #define RUBATO_KERNELS_ATTENTION_H
 
-#include <stdint.h>
+#include "kernels/dropout.h"
 
 /* Sequences, positions, and the heads: each >= 1, kv_heads divides heads. */
 struct attention_shape {
     int64_t B, T, heads, kv_heads, head_size;
+    const struct dropout *dropout; /* of the probabilities, before they meet the values; or NULL */
 };
 
 /* Floats of scratch that forward and backward need, whatever the thread count: some tiles for each

@@ -40,9 +40,16 @@ static double score(const struct attention_shape *shape, const float *qkv, int64
            sqrt((double)D);
 }
 
+/* What a probability is multiplied by. */
+static double kept(const struct attention_shape *shape, int64_t b, int64_t h, int64_t t,
+                   int64_t s) {
+    if (shape->dropout == NULL) return 1.0;
+    return (double)dropout_factor_score(shape->dropout, b * shape->heads + h, t, s);
+}
+
 /* qkv is the sequence's. Returns the log-sum-exp. */
-static double forward_row(const struct attention_shape *shape, const float *qkv, int64_t h,
-                          int64_t t, float *y) {
+static double forward_row(const struct attention_shape *shape, const float *qkv, int64_t b,
+                          int64_t h, int64_t t, float *y) {
     int64_t row = (shape->heads + 2 * shape->kv_heads) * shape->head_size;
     double most = -INFINITY, sum = 0.0;
     for (int64_t s = 0; s <= t; s++)
@@ -53,7 +60,7 @@ static double forward_row(const struct attention_shape *shape, const float *qkv,
     for (int64_t i = 0; i < shape->head_size; i++) {
         double value = 0.0;
         for (int64_t s = 0; s <= t; s++)
-            value += exp(score(shape, qkv, h, t, s) - lse) *
+            value += exp(score(shape, qkv, h, t, s) - lse) * kept(shape, b, h, t, s) *
                      (double)qkv[s * row + value_column(shape, h) + i];
         y[i] = (float)value;
     }
@@ -69,14 +76,15 @@ void attention_forward_ref(const struct attention_shape *shape, const float *qkv
             for (int64_t t = 0; t < T; t++) {
                 float *out = y + ((b * T + t) * H + h) * shape->head_size;
                 lse[(b * H + h) * T + t] =
-                    (float)forward_row(shape, qkv + row_offset(shape, b, 0), h, t, out);
+                    (float)forward_row(shape, qkv + row_offset(shape, b, 0), b, h, t, out);
             }
         }
     }
 }
 
-/* One query's share of the sequence's gradients, as qkv but double: with P the probabilities and
- * dP = dy V', the gradient of the scores is P * (dP - dy y'). */
+/* One query's share of the sequence's gradients, as qkv but double: with P the probabilities, K
+ * what they are multiplied by (1 without dropout), and dP = K * dy V', the gradient of the scores
+ * is P * (dP - dy y'). */
 static void backward_row(const struct attention_shape *shape, const struct attention_saved *saved,
                          const float *dy, double *sums, const int64_t at[3]) {
     int64_t b = at[0], h = at[1], t = at[2], D = shape->head_size;
@@ -88,11 +96,12 @@ static void backward_row(const struct attention_shape *shape, const struct atten
     for (int64_t s = 0; s <= t; s++) {
         int64_t key = s * row + key_column(shape, h), value = s * row + value_column(shape, h);
         double p = exp(score(shape, qkv, h, t, s) - lse);
-        double d = p * (dot(dy + out, qkv + value, D) - mean) * scale;
+        double k = kept(shape, b, h, t, s);
+        double d = p * (k * dot(dy + out, qkv + value, D) - mean) * scale;
         for (int64_t i = 0; i < D; i++) {
             sums[query + i] += d * (double)qkv[key + i];
             sums[key + i] += d * (double)qkv[query + i];
-            sums[value + i] += p * (double)dy[out + i];
+            sums[value + i] += k * p * (double)dy[out + i];
         }
     }
 }

@@ -9,6 +9,8 @@
 #ifndef RUBATO_KERNELS_NORM_H
 #define RUBATO_KERNELS_NORM_H
 
+#include "kernels/residual.h"
+
 #include <stdint.h>
 
 /* x [R, C], gain [C], bias [C] -> y [R, C], mean [R], rstd [R]. */
@@ -16,6 +18,16 @@ void norm_forward(const float *x, const float *gain, const float *bias, float *y
                   float *rstd, int64_t R, int64_t C, float eps);
 void norm_forward_ref(const float *x, const float *gain, const float *bias, float *y, float *mean,
                       float *rstd, int64_t R, int64_t C, float eps);
+
+/* Likewise of residual.sum, which it makes: one pass over memory less. */
+struct norm_result {
+    float *y, *mean, *rstd;
+};
+void norm_residual_forward(const struct residual *residual, const float *gain, const float *bias,
+                           const struct norm_result *result, int64_t R, int64_t C, float eps);
+void norm_residual_forward_ref(const struct residual *residual, const float *gain,
+                               const float *bias, const struct norm_result *result, int64_t R,
+                               int64_t C, float eps);
 
 /* What the forward pass had and made: x [R, C], mean [R], rstd [R], gain [C]. */
 struct norm_saved {

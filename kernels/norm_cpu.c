@@ -11,6 +11,14 @@ enum {
     PARALLEL_MIN = 1 << 14 /* values below which waking threads costs more than it saves */
 };
 
+/* sum may be x: within an iteration the reads come first. */
+KERNEL_CLONES static void row_add(const float *x, const float *restrict branch, float *sum,
+                                  int64_t C) {
+#pragma omp simd
+    for (int64_t c = 0; c < C; c++)
+        sum[c] = x[c] + branch[c];
+}
+
 KERNEL_CLONES static float row_sum(const float *restrict x, int64_t C) {
     float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
@@ -77,16 +85,34 @@ KERNEL_CLONES static void columns_backward(const struct norm_saved *saved, const
     }
 }
 
-/* Nine parameters, but each is plain. NOLINTNEXTLINE(readability-function-size) */
+/* Row r of what norm_forward() takes and makes. */
+static void row_forward(const float *x, const float *gain, const float *bias,
+                        const struct norm_result *result, int64_t r, int64_t C, float eps) {
+    float m = row_sum(x, C) / (float)C;
+    float s = 1.0F / sqrtf(row_squares(x, m, C) / (float)C + eps);
+    row_apply(x, gain, bias, result->y + r * C, m, s, C);
+    result->mean[r] = m;
+    result->rstd[r] = s;
+}
+
+/* Nine parameters, but each is plain; the outputs are written by way of the struct. */
+/* NOLINTBEGIN(readability-function-size,readability-non-const-parameter) */
 void norm_forward(const float *x, const float *gain, const float *bias, float *y, float *mean,
                   float *rstd, int64_t R, int64_t C, float eps) {
+    const struct norm_result result = {.y = y, .mean = mean, .rstd = rstd};
+#pragma omp parallel for if (R * C >= PARALLEL_MIN)
+    for (int64_t r = 0; r < R; r++)
+        row_forward(x + r * C, gain, bias, &result, r, C, eps);
+}
+/* NOLINTEND(readability-function-size,readability-non-const-parameter) */
+
+void norm_residual_forward(const struct residual *residual, const float *gain, const float *bias,
+                           const struct norm_result *result, int64_t R, int64_t C, float eps) {
 #pragma omp parallel for if (R * C >= PARALLEL_MIN)
     for (int64_t r = 0; r < R; r++) {
-        float m = row_sum(x + r * C, C) / (float)C;
-        float s = 1.0F / sqrtf(row_squares(x + r * C, m, C) / (float)C + eps);
-        row_apply(x + r * C, gain, bias, y + r * C, m, s, C);
-        mean[r] = m;
-        rstd[r] = s;
+        float *sum = residual->sum + r * C;
+        row_add(residual->x + r * C, residual->branch + r * C, sum, C);
+        row_forward(sum, gain, bias, result, r, C, eps);
     }
 }
 

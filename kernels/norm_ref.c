@@ -22,6 +22,14 @@ void norm_forward_ref(const float *x, const float *gain, const float *bias, floa
     }
 }
 
+void norm_residual_forward_ref(const struct residual *residual, const float *gain,
+                               const float *bias, const struct norm_result *result, int64_t R,
+                               int64_t C, float eps) {
+    for (int64_t i = 0; i < R * C; i++)
+        residual->sum[i] = residual->x[i] + residual->branch[i];
+    norm_forward_ref(residual->sum, gain, bias, result->y, result->mean, result->rstd, R, C, eps);
+}
+
 /* With n = (x - mean) * rstd and d = dy * gain: dx = rstd * (d - mean(d) - n * mean(d * n)). */
 static void input_gradient(const struct norm_saved *saved, const float *dy, float *dx, int64_t r,
                            int64_t C) {

@@ -9,6 +9,8 @@
 #ifndef RUBATO_KERNELS_RMS_NORM_H
 #define RUBATO_KERNELS_RMS_NORM_H
 
+#include "kernels/residual.h"
+
 #include <stdint.h>
 
 /* x [R, C], gain [C] -> y [R, C], rstd [R]. */
@@ -16,6 +18,12 @@ void rms_norm_forward(const float *x, const float *gain, float *y, float *rstd, 
                       int64_t C, float eps);
 void rms_norm_forward_ref(const float *x, const float *gain, float *y, float *rstd, int64_t R,
                           int64_t C, float eps);
+
+/* Likewise of residual.sum, which it makes: one pass over memory less. */
+void rms_norm_residual_forward(const struct residual *residual, const float *gain, float *y,
+                               float *rstd, int64_t R, int64_t C, float eps);
+void rms_norm_residual_forward_ref(const struct residual *residual, const float *gain, float *y,
+                                   float *rstd, int64_t R, int64_t C, float eps);
 
 /* What the forward pass had and made: x [R, C], rstd [R], gain [C]. */
 struct rms_norm_saved {

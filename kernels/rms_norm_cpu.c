@@ -11,6 +11,14 @@ enum {
     PARALLEL_MIN = 1 << 14 /* values below which waking threads costs more than it saves */
 };
 
+/* sum may be x: within an iteration the reads come first. */
+KERNEL_CLONES static void row_add(const float *x, const float *restrict branch, float *sum,
+                                  int64_t C) {
+#pragma omp simd
+    for (int64_t c = 0; c < C; c++)
+        sum[c] = x[c] + branch[c];
+}
+
 KERNEL_CLONES static float row_squares(const float *restrict x, int64_t C) {
     float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
@@ -56,12 +64,26 @@ KERNEL_CLONES static void columns_backward(const struct rms_norm_saved *saved,
         dgain[first + c] += sums[c];
 }
 
+static void row_forward(const float *x, const float *gain, float *y, float *rstd, int64_t C,
+                        float eps) {
+    *rstd = 1.0F / sqrtf(row_squares(x, C) / (float)C + eps);
+    row_apply(x, gain, y, *rstd, C);
+}
+
 void rms_norm_forward(const float *x, const float *gain, float *y, float *rstd, int64_t R,
                       int64_t C, float eps) {
 #pragma omp parallel for if (R * C >= PARALLEL_MIN)
+    for (int64_t r = 0; r < R; r++)
+        row_forward(x + r * C, gain, y + r * C, rstd + r, C, eps);
+}
+
+void rms_norm_residual_forward(const struct residual *residual, const float *gain, float *y,
+                               float *rstd, int64_t R, int64_t C, float eps) {
+#pragma omp parallel for if (R * C >= PARALLEL_MIN)
     for (int64_t r = 0; r < R; r++) {
-        rstd[r] = 1.0F / sqrtf(row_squares(x + r * C, C) / (float)C + eps);
-        row_apply(x + r * C, gain, y + r * C, rstd[r], C);
+        float *sum = residual->sum + r * C;
+        row_add(residual->x + r * C, residual->branch + r * C, sum, C);
+        row_forward(sum, gain, y + r * C, rstd + r, C, eps);
     }
 }
 

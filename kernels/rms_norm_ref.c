@@ -17,6 +17,13 @@ void rms_norm_forward_ref(const float *x, const float *gain, float *y, float *rs
     }
 }
 
+void rms_norm_residual_forward_ref(const struct residual *residual, const float *gain, float *y,
+                                   float *rstd, int64_t R, int64_t C, float eps) {
+    for (int64_t i = 0; i < R * C; i++)
+        residual->sum[i] = residual->x[i] + residual->branch[i];
+    rms_norm_forward_ref(residual->sum, gain, y, rstd, R, C, eps);
+}
+
 /* With n = x * rstd and d = dy * gain: dx = rstd * (d - n * mean(d * n)). */
 void rms_norm_backward_add_ref(const struct rms_norm_saved *saved, const float *dy, float *dx,
                                float *dgain, int64_t R, int64_t C) {

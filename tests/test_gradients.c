@@ -28,6 +28,7 @@ struct operation {
     int64_t inputs, outputs;
     int64_t sizes[5]; /* the operation's own */
     const int32_t *ids;
+    const struct dropout *dropout;
     void (*forward)(const struct operation *op, const float *in, float *out);
     /* din [inputs], zeroed, += the gradient, from dout [outputs]. */
     void (*backward)(const struct operation *op, bool ref, const float *in, const float *dout,
@@ -178,7 +179,7 @@ static void norm(void) {
 
 static struct attention_shape attention_of(const struct operation *op) {
     const int64_t *s = op->sizes;
-    return (struct attention_shape){s[0], s[1], s[2], s[3], s[4]};
+    return (struct attention_shape){s[0], s[1], s[2], s[3], s[4], op->dropout};
 }
 
 static void attention_f(const struct operation *op, const float *in, float *out) {
@@ -204,13 +205,16 @@ static void attention_b(const struct operation *op, bool ref, const float *in, c
 static void attention(void) {
     static const int64_t sizes[][5] = {
         {1, 1, 1, 1, 3}, {2, 3, 2, 2, 4}, {1, 65, 1, 1, 6}, {2, 66, 3, 3, 4}, {1, 67, 4, 2, 5}};
+    const struct dropout dropout = dropout_make(0.25F, 1, 2, 3, DROPOUT_ATTENTION);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         const int64_t *s = sizes[i];
-        const struct operation op = {.inputs = s[0] * s[1] * (s[2] + 2 * s[3]) * s[4],
-                                     .outputs = s[0] * s[1] * s[2] * s[4],
-                                     .sizes = {s[0], s[1], s[2], s[3], s[4]},
-                                     .forward = attention_f,
-                                     .backward = attention_b};
+        struct operation op = {.inputs = s[0] * s[1] * (s[2] + 2 * s[3]) * s[4],
+                               .outputs = s[0] * s[1] * s[2] * s[4],
+                               .sizes = {s[0], s[1], s[2], s[3], s[4]},
+                               .forward = attention_f,
+                               .backward = attention_b};
+        check_random(&op);
+        op.dropout = &dropout;
         check_random(&op);
     }
 }

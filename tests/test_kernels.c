@@ -57,17 +57,20 @@ typedef void run_fn(const void *context, bool ref, float *out);
 
 static void check_run(run_fn *run, const void *context, int64_t count, double tolerance) {
     float *expected = randoms(count, 1.0F, 99), *one = randoms(count, 1.0F, 99);
-    float *two = randoms(count, 1.0F, 99);
     run(context, true, expected);
     threads_set(1);
     run(context, false, one);
+    for (int threads = 2; threads <= 5; threads += 3) {
+        float *more = randoms(count, 1.0F, 99);
+        threads_set(threads);
+        run(context, false, more);
+        CHECK_INT(same_bits(one, more, count), 1);
+        free(more);
+    }
     threads_set(2);
-    run(context, false, two);
-    CHECK_INT(same_bits(one, two, count), 1);
     check_near(one, expected, count, tolerance);
     free(expected);
     free(one);
-    free(two);
 }
 
 static void exp_error(void) {
@@ -154,6 +157,17 @@ static void run_gelu(const void *context, bool ref, float *out) {
     (ref ? gelu_forward_ref : gelu_forward)(out + 3 * N, out + 3 * N, N);
 }
 
+/* The bias is behind b's first R x C values. */
+static void run_gelu_bias(const void *context, bool ref, float *out) {
+    const struct elements *e = context;
+    int64_t R = e->R, C = e->C, N = R * C;
+    const float *bias = e->b + N;
+    (ref ? gelu_bias_forward_ref : gelu_bias_forward)(e->a, bias, out, R, C);
+    (ref ? gelu_bias_backward_ref : gelu_bias_backward)(e->a, bias, e->b, out + N, R, C);
+    memcpy(out + 2 * N, e->b, (size_t)N * sizeof *out);
+    (ref ? gelu_bias_backward_ref : gelu_bias_backward)(e->a, bias, out + 2 * N, out + 2 * N, R, C);
+}
+
 static void run_additions(const void *context, bool ref, float *out) {
     const struct elements *e = context;
     int64_t N = e->R * e->C;
@@ -170,6 +184,7 @@ static void activation_shapes(void) {
         float *a = randoms(R * C, 3.0F, 1), *b = randoms(R * C + C, 1.0F, 2);
         struct elements e = {R, C, a, b};
         check_run(run_gelu, &e, 4 * R * C, 2e-6);
+        check_run(run_gelu_bias, &e, 3 * R * C, 2e-6);
         check_run(run_additions, &e, 3 * R * C + C, 4e-5);
         free(a);
         free(b);
@@ -207,6 +222,23 @@ static void run_norm(const void *context, bool ref, float *out) {
                                             n->R, n->C, 1e-5F);
 }
 
+/* With dy as the branch; the bits are those of the sum and the norm one after the other. */
+static void run_norm_residual(const void *context, bool ref, float *out) {
+    const struct norm_case *n = context;
+    int64_t N = n->R * n->C;
+    struct residual residual = {n->x, n->dy, out};
+    struct norm_result result = {out + N, out + 2 * N, out + 2 * N + n->R};
+    (ref ? norm_residual_forward_ref : norm_residual_forward)(&residual, n->gain, n->bias, &result,
+                                                              n->R, n->C, 1e-5F);
+    if (ref) return;
+    float *sum = randoms(N, 1.0F, 8), *y = randoms(N + 2 * n->R, 1.0F, 9);
+    residual_forward(n->x, n->dy, sum, N);
+    norm_forward(sum, n->gain, n->bias, y, y + N, y + N + n->R, n->R, n->C, 1e-5F);
+    CHECK(same_bits(sum, out, N) && same_bits(y, out + N, N + 2 * n->R));
+    free(sum);
+    free(y);
+}
+
 static void run_norm_backward(const void *context, bool ref, float *out) {
     const struct norm_case *n = context;
     int64_t N = n->R * n->C;
@@ -225,6 +257,7 @@ static void norm_shapes(void) {
         norm_forward_ref(x, gain, bias, saved, saved + N, saved + N + R, R, C, 1e-5F);
         struct norm_case n = {R, C, x, gain, bias, dy, saved + N, saved + N + R};
         check_run(run_norm, &n, N + 2 * R, 1e-5);
+        check_run(run_norm_residual, &n, 2 * N + 2 * R, 2e-5);
         check_run(run_norm_backward, &n, N + 2 * C, 2e-5);
         free(x);
         free(gain);
@@ -347,19 +380,31 @@ static void attention_case(const struct attention_shape *shape, float spread) {
 
 static void attention_shapes(void) {
     static const struct attention_shape shapes[] = {
-        {1, 1, 1, 1, 1},   {2, 3, 2, 2, 3},    {1, 65, 1, 1, 7},
-        {2, 65, 3, 3, 16}, {1, 130, 4, 2, 12}, {3, 64, 1, 1, 32},
-        {33, 2, 2, 1, 7},  {2, 17, 6, 2, 48},  {1, 193, 4, 1, 20}};
+        {1, 1, 1, 1, 1, NULL},
+        {2, 3, 2, 2, 3, NULL},
+        {1, 65, 1, 1, 7, NULL},
+        {2, 65, 3, 3, 16, NULL},
+        {1, 130, 4, 2, 12, NULL},
+        {3, 64, 1, 1, 32, NULL},
+        {33, 2, 2, 1, 7, NULL},
+        {2, 17, 6, 2, 48, NULL},
+        /* Few heads and many tiles, for 2 and for 5 threads: backward by tiles. */
+        {1, 193, 4, 1, 20, NULL},
+        {1, 258, 2, 2, 8, NULL}};
+    const struct dropout dropout = dropout_make(0.3F, 5, 6, 7, DROPOUT_ATTENTION);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        struct attention_shape dropped = shapes[i];
+        dropped.dropout = &dropout;
         attention_case(&shapes[i], 1.0F);
         attention_case(&shapes[i], 5.0F);
+        attention_case(&dropped, 1.0F);
     }
 }
 
 /* Equal keys: the values' running mean, and the logarithm of their number plus the score; far more
  * positions than a [T, T] matrix would fit in the scratch for. */
 static void attention_long_sequence(void) {
-    const struct attention_shape shape = {1, 8192, 2, 1, 4};
+    const struct attention_shape shape = {1, 8192, 2, 1, 4, NULL};
     const int64_t T = 8192, row = attention_row(&shape);
     CHECK(attention_scratch(&shape) * (int64_t)sizeof(float) <= INT64_C(4) << 20);
     float *qkv = randoms(T * row, 1.0F, 1), *lse = randoms(2 * T, 1.0F, 2);
@@ -387,7 +432,7 @@ static void attention_long_sequence(void) {
 
 /* What comes after a position does not change its output by a bit. */
 static void attention_causality(void) {
-    const struct attention_shape shape = {1, 70, 2, 1, 4};
+    const struct attention_shape shape = {1, 70, 2, 1, 4, NULL};
     const int64_t T = 70, C = 8, changed = 66, row = attention_row(&shape), lse = 2 * T;
     float *qkv = randoms(T * row, 1.0F, 1), *before = randoms(lse + T * C, 1.0F, 2);
     float *after = randoms(lse + T * C, 1.0F, 3);

@@ -31,7 +31,9 @@ static void open_setup(struct setup *setup, bool tied, const struct model_option
     CHECK(model_shape_check(&shape, why, sizeof(why)) == STATUS_OK);
     uint64_t count;
     struct tensor *tensors = model_tensors(&shape, &count);
-    CHECK(plan_build(&setup->plan, tensors, count, 1, BLOCK_VALUES) == STATUS_OK);
+    CHECK(plan_build(&setup->plan, tensors, count,
+                     &(struct plan_options){.shards = 1, .block_values = BLOCK_VALUES}) ==
+          STATUS_OK);
     free(tensors);
     CHECK(model_open(&setup->model, &shape, &setup->plan, options) == STATUS_OK);
     setup->weights = memory_zeroed(setup->plan.value_count, sizeof(float));
@@ -50,7 +52,8 @@ static void close_setup(struct setup *setup) {
 
 /* The loss; its gradient goes to setup->grad. */
 static float compute(struct setup *setup) {
-    struct model_batch batch = {setup->tokens, setup->targets, GOLDEN_B, GOLDEN_T};
+    struct model_batch batch = {
+        .tokens = setup->tokens, .targets = setup->targets, .B = GOLDEN_B, .T = GOLDEN_T};
     struct model_gradient gradient = {.values = setup->grad, .scale = 1};
     model_set_weights(setup->model, setup->weights);
     float loss = model_forward(setup->model, &batch, &gradient);
@@ -130,7 +133,7 @@ static void update(struct setup *setup, float *m, float *v, double lr, int64_t s
                           .grad_scale = norm > GOLDEN_CLIP ? (float)(GOLDEN_CLIP / norm) : 1.0F};
     for (uint64_t b = 0; b < plan->block_count; b++) {
         const struct plan_block *block = &plan->blocks[b];
-        adamw.decay = block->decay ? GOLDEN_DECAY : 0;
+        adamw.decay = (float)(GOLDEN_DECAY * block->decay);
         optimizer_adamw(&adamw, setup->weights + block->offset, m + block->offset,
                         v + block->offset, setup->grad + block->offset, (int64_t)block->count);
     }
@@ -199,8 +202,10 @@ static void check_accumulated(bool tied) {
         sum[i] = NAN; // the first half overwrites every value
     for (int half = 0; half < 2; half++) {
         int offset = half * BATCH_TOKENS / 2;
-        struct model_batch batch = {setup.tokens + offset, setup.targets + offset, GOLDEN_B / 2,
-                                    GOLDEN_T};
+        struct model_batch batch = {.tokens = setup.tokens + offset,
+                                    .targets = setup.targets + offset,
+                                    .B = GOLDEN_B / 2,
+                                    .T = GOLDEN_T};
         struct model_gradient gradient = {.values = sum, .scale = 0.5F, .add = half > 0};
         model_forward(setup.model, &batch, &gradient);
         model_backward(setup.model, &batch, &gradient, half > 0 ? count_ready : NULL, counts);

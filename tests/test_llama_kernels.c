@@ -167,6 +167,32 @@ static void rms_norm(void) {
     }
 }
 
+/* The fused sum gives the bits of the sum and the norm one after the other; its twin likewise. */
+static void rms_norm_residual(void) {
+    static const int64_t sizes[][2] = {{1, 7}, {3, 48}, {130, 257}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        int64_t R = sizes[i][0], C = sizes[i][1], N = R * C;
+        float *x = randoms(N, 1), *branch = randoms(N, 2), *gain = randoms(C, 3);
+        for (int ref = 0; ref < 2; ref++) {
+            float *sum = zeroed(N), *y = zeroed(N + R), *apart = zeroed(N + R);
+            struct residual residual = {x, branch, sum};
+            (ref ? rms_norm_residual_forward_ref : rms_norm_residual_forward)(&residual, gain, y,
+                                                                              y + N, R, C, 1e-5F);
+            for (int64_t j = 0; j < N; j++)
+                CHECK(sum[j] == x[j] + branch[j]);
+            (ref ? rms_norm_forward_ref : rms_norm_forward)(sum, gain, apart, apart + N, R, C,
+                                                            1e-5F);
+            CHECK_INT(same_bits(y, apart, N + R), 1);
+            free(sum);
+            free(y);
+            free(apart);
+        }
+        free(x);
+        free(branch);
+        free(gain);
+    }
+}
+
 static void rms_norm_constant_rows(void) {
     static const float gain[3] = {1, 2, -3};
     float x[6] = {5, 5, 5, 0, 0, 0}, y[6], rstd[2];
@@ -301,6 +327,7 @@ static void rope_offset_and_inverse(void) {
 
 int main(void) {
     TEST_RUN(rms_norm);
+    TEST_RUN(rms_norm_residual);
     TEST_RUN(rms_norm_constant_rows);
     TEST_RUN(swiglu);
     TEST_RUN(swiglu_saturation);

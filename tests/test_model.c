@@ -36,7 +36,8 @@ static uint64_t count_of(const struct tensor *tensor) {
 static void open_with(struct setup *setup, const struct model_options *options) {
     uint64_t count;
     struct tensor *tensors = model_tensors(&shape, &count);
-    CHECK(plan_build(&setup->plan, tensors, count, 1, 100) == STATUS_OK);
+    CHECK(plan_build(&setup->plan, tensors, count,
+                     &(struct plan_options){.shards = 1, .block_values = 100}) == STATUS_OK);
     free(tensors);
     CHECK(model_open(&setup->model, &shape, &setup->plan, options) == STATUS_OK);
     setup->weights = memory_zeroed(setup->plan.value_count, sizeof(float));
@@ -65,7 +66,8 @@ static void close_setup(struct setup *setup) {
 }
 
 static struct model_batch batch_of(const struct setup *setup) {
-    return (struct model_batch){setup->tokens, setup->targets, BATCH, LENGTH};
+    return (struct model_batch){
+        .tokens = setup->tokens, .targets = setup->targets, .B = BATCH, .T = LENGTH};
 }
 
 static float forward(struct setup *setup) {
@@ -268,7 +270,8 @@ static void test_bytes_are_taken(void) {
     CHECK(model_shape_parse("gpt2:tiny", 3000, 64, &tiny, why, sizeof(why)) == STATUS_OK);
     struct tensor *tensors = model_tensors(&tiny, &count);
     struct plan plan;
-    CHECK(plan_build(&plan, tensors, count, 1, 5000) == STATUS_OK);
+    CHECK(plan_build(&plan, tensors, count,
+                     &(struct plan_options){.shards = 1, .block_values = 5000}) == STATUS_OK);
     for (int i = 0; i < 2 * RECOMPUTES; i++) {
         struct model_options options = options_of(i / 2);
         options.B = 4;
@@ -340,7 +343,8 @@ static void test_smaller_batches(void) {
         open_setup(&setup, training == 1);
         for (int64_t rows = 1; rows <= BATCH; rows++) {
             for (int64_t length = 1; length <= LENGTH; length++) {
-                struct model_batch batch = {setup.tokens, setup.targets, rows, length};
+                struct model_batch batch = {
+                    .tokens = setup.tokens, .targets = setup.targets, .B = rows, .T = length};
                 model_set_weights(setup.model, setup.weights);
                 double loss = model_forward(setup.model, &batch, NULL);
                 CHECK_NEAR(loss_from_logits(&setup, rows, length, setup.tokens, setup.targets),
@@ -358,7 +362,10 @@ static void test_mean_over_sequences(void) {
     uint64_t count = setup.plan.value_count;
     double *mean = memory_zeroed(count, sizeof(double));
     for (ptrdiff_t b = 0; b < BATCH; b++) {
-        struct model_batch one = {setup.tokens + b * LENGTH, setup.targets + b * LENGTH, 1, LENGTH};
+        struct model_batch one = {.tokens = setup.tokens + b * LENGTH,
+                                  .targets = setup.targets + b * LENGTH,
+                                  .B = 1,
+                                  .T = LENGTH};
         struct model_gradient gradient = {.values = setup.grad, .scale = 1};
         compute(&setup, &one, &gradient);
         for (uint64_t i = 0; i < count; i++)
@@ -383,8 +390,10 @@ static void test_accumulation(void) {
         for (uint64_t i = 0; i < setup.plan.value_count; i++)
             setup.grad[i] = NAN;
         for (ptrdiff_t b = 0; b < BATCH; b++) {
-            struct model_batch one = {setup.tokens + b * LENGTH, setup.targets + b * LENGTH, 1,
-                                      LENGTH};
+            struct model_batch one = {.tokens = setup.tokens + b * LENGTH,
+                                      .targets = setup.targets + b * LENGTH,
+                                      .B = 1,
+                                      .T = LENGTH};
             struct model_gradient gradient = {
                 .values = setup.grad, .scale = 1.0F / BATCH, .add = b > 0};
             compute(&setup, &one, &gradient);
@@ -407,7 +416,8 @@ static void test_pieces_of_logits(void) {
     CHECK(model_shape_parse("gpt2:1x2x1", V, WIDTH, &wide, why, sizeof(why)) == STATUS_OK);
     struct tensor *tensors = model_tensors(&wide, &count);
     struct plan plan;
-    CHECK(plan_build(&plan, tensors, count, 1, 100000) == STATUS_OK);
+    CHECK(plan_build(&plan, tensors, count,
+                     &(struct plan_options){.shards = 1, .block_values = 100000}) == STATUS_OK);
     struct model_options options = {.B = 2, .T = WIDTH, .training = true};
     struct setup setup = {.plan = plan};
     CHECK(model_open(&setup.model, &wide, &plan, &options) == STATUS_OK);
@@ -420,12 +430,14 @@ static void test_pieces_of_logits(void) {
         tokens[i] = i * 2999 % V;
         targets[i] = i * 1999 % V;
     }
-    struct model_batch both = {tokens, targets, 2, WIDTH};
+    struct model_batch both = {.tokens = tokens, .targets = targets, .B = 2, .T = WIDTH};
     struct model_gradient gradient = {.values = whole, .scale = 1};
     double loss = compute(&setup, &both, &gradient), halves = 0;
     for (int half = 0; half < 2; half++) {
-        struct model_batch one = {tokens + (ptrdiff_t)half * WIDTH,
-                                  targets + (ptrdiff_t)half * WIDTH, 1, WIDTH};
+        struct model_batch one = {.tokens = tokens + (ptrdiff_t)half * WIDTH,
+                                  .targets = targets + (ptrdiff_t)half * WIDTH,
+                                  .B = 1,
+                                  .T = WIDTH};
         gradient = (struct model_gradient){.values = setup.grad, .scale = 0.5F, .add = half > 0};
         halves += compute(&setup, &one, &gradient) / 2;
     }

@@ -24,7 +24,9 @@ static void open_setup(struct setup *setup, enum compute_type type) {
     struct model_options options = {.B = GOLDEN_B, .T = GOLDEN_T, .training = true, .type = type};
     uint64_t count;
     struct tensor *tensors = model_tensors(&shape, &count);
-    CHECK(plan_build(&setup->plan, tensors, count, 1, BLOCK_VALUES) == STATUS_OK);
+    CHECK(plan_build(&setup->plan, tensors, count,
+                     &(struct plan_options){.shards = 1, .block_values = BLOCK_VALUES}) ==
+          STATUS_OK);
     free(tensors);
     CHECK(model_open(&setup->model, &shape, &setup->plan, &options) == STATUS_OK);
     setup->weights = memory_zeroed(setup->plan.value_count, sizeof(float));
@@ -42,7 +44,8 @@ static void close_setup(struct setup *setup) {
 
 /* The loss; its gradient goes to setup->grad. */
 static float compute(struct setup *setup) {
-    struct model_batch batch = {setup->tokens, setup->targets, GOLDEN_B, GOLDEN_T};
+    struct model_batch batch = {
+        .tokens = setup->tokens, .targets = setup->targets, .B = GOLDEN_B, .T = GOLDEN_T};
     struct model_gradient gradient = {.values = setup->grad, .scale = 1};
     model_set_weights(setup->model, setup->weights);
     float loss = model_forward(setup->model, &batch, &gradient);
@@ -109,7 +112,7 @@ static void update(struct setup *setup, float *m, float *v, double lr, int64_t s
                           .grad_scale = norm > GOLDEN_CLIP ? (float)(GOLDEN_CLIP / norm) : 1.0F};
     for (uint64_t b = 0; b < plan->block_count; b++) {
         const struct plan_block *block = &plan->blocks[b];
-        adamw.decay = block->decay ? GOLDEN_DECAY : 0;
+        adamw.decay = (float)(GOLDEN_DECAY * block->decay);
         optimizer_adamw(&adamw, setup->weights + block->offset, m + block->offset,
                         v + block->offset, setup->grad + block->offset, (int64_t)block->count);
     }

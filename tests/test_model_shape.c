@@ -131,7 +131,8 @@ static void test_init_weights(void) {
     CHECK(model_shape_parse("gpt2:3x64x4", 1001, 50, &wide, why, sizeof(why)) == STATUS_OK);
     struct tensor *tensors = model_tensors(&wide, &count);
     struct plan plan;
-    CHECK(plan_build(&plan, tensors, count, 1, 5000) == STATUS_OK);
+    CHECK(plan_build(&plan, tensors, count,
+                     &(struct plan_options){.shards = 1, .block_values = 5000}) == STATUS_OK);
     float *weights = memory_zeroed(plan.value_count, sizeof(float));
     float *again = memory_zeroed(plan.value_count, sizeof(float));
     model_init_weights(&wide, &plan, 3, weights);

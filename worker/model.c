@@ -158,6 +158,13 @@ struct tensor *model_tensors(const struct model_shape *shape, uint64_t *count) {
     uint64_t total = model_tensor_count(shape);
     struct tensor *tensors = memory_zeroed((size_t)total, sizeof(*tensors));
     shape->family->tensors(shape, tensors);
+    /* Before the layers stand the embeddings, behind them the last norm and the head. */
+    for (uint64_t i = 0; i < total; i++) {
+        bool in_layers = i >= shape->family->first_tensors &&
+                         i < shape->family->first_tensors +
+                                 (uint64_t)shape->layers * shape->family->layer_tensors;
+        tensors[i].embedding = !in_layers && tensors[i].dims > 1;
+    }
     *count = total;
     return tensors;
 }

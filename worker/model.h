@@ -4,6 +4,9 @@
  * Face's. Weights and gradients are one flat vector each, laid out by the plan (proto/plan.h); the
  * model finds its tensors at plan.offsets. model_set_weights() prepares the matrices for the
  * products of a step.
+ * Dropout is where Hugging Face has it: GPT-2 drops of the embeddings' sum, of attention's
+ * probabilities and of both projections into the residual stream; Llama of the probabilities alone.
+ * Only a pass with a gradient drops anything.
  * The head and the loss are computed a chunk of rows at a time, forwards and backwards at once, so
  * that the logits of a whole batch are never in memory. Backward calls `ready` for each tensor as
  * soon as its gradient is final, in reverse layer order, so that blocks leave while the rest is
@@ -73,6 +76,7 @@ struct model_options {
     enum compute_type type; /* of the products */
     enum model_recompute recompute;
     int64_t recompute_every; /* N >= 1 of MODEL_RECOMPUTE_EVERY */
+    float dropout;           /* 0 <= p < 1: of training passes; 0 costs nothing */
 };
 
 struct model; /* activations, and where the tensors are */
@@ -98,6 +102,9 @@ void model_set_weights(struct model *model, const float *weights);
 struct model_batch {
     const int32_t *tokens, *targets;
     int64_t B, T;
+    /* With dropout: what is dropped is a pure function of these two, the layer and the value's
+     * place in the batch, so batches that are to differ in it need numbers that do. */
+    uint64_t dropout_seed, dropout_step;
 };
 
 /* Where a gradient goes. To accumulate K batches: scale 1/K, `add` for all but the first. */

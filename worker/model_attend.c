@@ -1,5 +1,5 @@
 /* Attention for any family: of a whole batch by the kernel, or of one new position over the keys
- * and values of the earlier ones, which model_decode keeps. */
+ * and values of the earlier ones, which model_decode keeps. And dropout. */
 #include "worker/model_family.h"
 
 #include <math.h>
@@ -11,6 +11,24 @@ struct attention_shape model_attention(const struct model *model) {
                                     .heads = model->shape.heads,
                                     .kv_heads = model->shape.kv_heads,
                                     .head_size = model->shape.channels / model->shape.heads};
+}
+
+static struct dropout dropout_of(const struct model *model, int64_t l, enum dropout_site site) {
+    return dropout_make(model->options.dropout, model->now.dropout_seed, model->now.dropout_step, l,
+                        site);
+}
+
+void model_drop(const struct model *model, int64_t l, enum dropout_site site, float *x) {
+    if (!model->now.drops) return;
+    struct dropout dropout = dropout_of(model, l, site);
+    dropout_rows(&dropout, x, x, model->now.N, model->shape.channels);
+}
+
+const float *model_drop_gradient(struct model *model, int64_t l, enum dropout_site site) {
+    if (!model->now.drops) return model->d_residual;
+    struct dropout dropout = dropout_of(model, l, site);
+    dropout_rows(&dropout, model->d_residual, model->branch, model->now.N, model->shape.channels);
+    return model->branch;
 }
 
 /* Values of a position's keys and values. */
@@ -75,6 +93,8 @@ void model_attend(struct model *model, int64_t l) {
             return;
         }
     }
+    struct dropout dropout = dropout_of(model, l, DROPOUT_ATTENTION);
+    if (model->now.drops) shape.dropout = &dropout;
     attention_forward(&shape, layer->qkv, layer->lse, layer->heads, model->scratch);
 }
 
@@ -82,5 +102,7 @@ void model_attend_backward(struct model *model, int64_t l) {
     struct model_layer *layer = &model->layers[l];
     struct attention_shape shape = model_attention(model);
     struct attention_saved saved = {.qkv = layer->qkv, .y = layer->heads, .lse = layer->lse};
+    struct dropout dropout = dropout_of(model, l, DROPOUT_ATTENTION);
+    if (model->now.drops) shape.dropout = &dropout;
     attention_backward(&shape, &saved, model->d_branch, model->d_qkv, model->scratch);
 }

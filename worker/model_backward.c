@@ -62,6 +62,7 @@ static void recompute(struct model *model, int64_t l) {
     if (model->options.recompute != MODEL_RECOMPUTE_EVERY) return;
     /* The last segment's are still there; another's go where the next segment's were. */
     if (l + 1 == model->shape.layers || (l + 1) % model->segment != 0) return;
+    model->unadded = NULL;
     for (int64_t k = l + 1 - model->segment; k <= l; k++)
         family->layer(model, k, false);
 }

@@ -19,6 +19,7 @@
 #define RUBATO_WORKER_MODEL_FAMILY_H
 
 #include "kernels/attention.h"
+#include "kernels/dropout.h"
 #include "kernels/linear.h"
 #include "worker/model.h"
 
@@ -66,12 +67,14 @@ struct model_family {
     /* tokens [N] -> layers[0].in. Positions: now.position + row % now.T. */
     void (*embed)(struct model *model, const int32_t *tokens);
 
-    /* layers[l].in -> layers[l].out and what backward needs. With `again` (in backward, under
-     * MODEL_RECOMPUTE_ATTENTION) it makes only ln1, heads, lse, ln2 and act afresh, by the same
-     * calls in the same order, from in, qkv, middle and fc, which are still there: no products. */
+    /* Layer l and what backward needs of it. Its last branch is left to whoever norms the sum: the
+     * layer adds model->unadded and model->branch to its `in` first (NULL: that is there), leaves
+     * its own last branch in model->branch, and sets unadded. With `again` (in backward, under
+     * MODEL_RECOMPUTE_ATTENTION) it makes only ln1, heads, lse, ln2 and act afresh, from in, qkv,
+     * middle and fc, which are still there, to the same bits: no products. */
     void (*layer)(struct model *model, int64_t l, bool again);
 
-    /* The last layer's out -> last. */
+    /* The last layer's unadded sum -> its out, and -> last. */
     void (*last)(struct model *model);
 
     /* The three in reverse. The gradient of what `last` wrote is in d_branch; of the residual
@@ -96,7 +99,7 @@ struct model_layer {
     float *ln2;      /* [N, C] */
     float *ln2_mean; /* [N] */
     float *ln2_rstd; /* [N] */
-    float *fc;       /* [N, mlp_parts * I] before the activation */
+    float *fc;       /* [N, mlp_parts * I] before bias and activation */
     float *act;      /* [N, I] after it */
     float *out;      /* [N, C] residual stream at its end: the next layer's `in` */
     struct linear *products[MODEL_PRODUCTS_MAX];
@@ -107,6 +110,8 @@ struct model_now {
     int64_t B, T, N;
     int64_t position; /* of each sequence's first token: 0 but in model_decode */
     float *cache;     /* model_decode's; else NULL */
+    bool drops;       /* dropout is at work, with these two numbers of the batch's */
+    uint64_t dropout_seed, dropout_step;
 };
 
 struct model {
@@ -128,6 +133,7 @@ struct model {
     float *logits;              /* [chunk, V] */
     float *losses;              /* [N] */
     float *branch;              /* [N, C] what a branch adds to the residual stream */
+    const float *unadded;       /* [N, C] the stream that it was not added to yet; or NULL */
     /* Gradients; training only. */
     float *d_residual; /* [N, C] */
     float *d_branch;   /* [N, C] */
@@ -145,8 +151,14 @@ struct model_backward {
     void *context;
 };
 
-/* Sizes of the current batch's attention. */
+/* Sizes of the current batch's attention, without dropout. */
 struct attention_shape model_attention(const struct model *model);
+
+/* x [N, C] of layer l, dropped in place; as it is unless the batch drops. */
+void model_drop(const struct model *model, int64_t l, enum dropout_site site, float *x);
+
+/* d_residual as the gradient of a branch that model_drop dropped: itself, or a copy in `branch`. */
+const float *model_drop_gradient(struct model *model, int64_t l, enum dropout_site site);
 
 /* layers[l].qkv -> heads (and lse): causal attention; in model_decode, over the cache. */
 void model_attend(struct model *model, int64_t l);

@@ -15,6 +15,7 @@ static void forward_body(struct model *model, struct model_now now, const int32_
     model->now = now;
     model->gradient_ready = false;
     family->embed(model, tokens);
+    model->unadded = NULL;
     for (int64_t l = 0; l < model->shape.layers; l++)
         family->layer(model, l, false);
     family->last(model);
@@ -49,7 +50,12 @@ static void head(struct model *model, const int32_t *targets, const struct model
 float model_forward(struct model *model, const struct model_batch *batch,
                     const struct model_gradient *gradient) {
     ASSERT(gradient == NULL || (model->options.training && gradient->scale > 0));
-    forward_body(model, (struct model_now){.B = batch->B, .T = batch->T}, batch->tokens);
+    struct model_now now = {.B = batch->B,
+                            .T = batch->T,
+                            .drops = gradient != NULL && model->options.dropout > 0,
+                            .dropout_seed = batch->dropout_seed,
+                            .dropout_step = batch->dropout_step};
+    forward_body(model, now, batch->tokens);
     int64_t N = model->now.N, count = count_targets(batch->targets, N);
     /* Without targets that count, the gradient is 0 whatever it is scaled by. */
     float share = 1.0F / (float)(count > 0 ? count : 1);

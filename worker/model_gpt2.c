@@ -1,7 +1,7 @@
 /* GPT-2: token and learned position embeddings, layers of [norm, causal attention, residual, norm,
  * MLP with GELU, residual], a last norm, and a head tied to the token embeddings (Radford et al.
- * 2019), as Hugging Face's GPT2LMHeadModel computes it without dropout. Its Conv1D weights are
- * [in, out]. */
+ * 2019), as Hugging Face's GPT2LMHeadModel computes it, with one rate for its three of dropout. Its
+ * Conv1D weights are [in, out]. */
 #include "kernels/activation.h"
 #include "kernels/embedding.h"
 #include "kernels/norm.h"
@@ -103,18 +103,32 @@ static void embed(struct model *model, const int32_t *tokens) {
     embedding_forward(tokens, model_weights(model, WTE),
                       model_weights(model, WPE) + model->now.position * C, model->layers[0].in,
                       model->now.B, model->now.T, C);
+    model_drop(model, 0, DROPOUT_EMBEDDING, model->layers[0].in);
 }
 
 static const float *weights_of(const struct model *model, int64_t l, enum layer_tensor which) {
     return model_weights(model, model_layer_tensor(model, l, which));
 }
 
+/* The norm whose gain is the tensor `gain` and whose bias the next, of x; which is the sum of
+ * `unadded` and the branch, and made first, unless that is NULL. */
+static void forward_norm(const struct model *model, uint64_t gain, const float *unadded, float *x,
+                         struct norm_result result) {
+    int64_t N = model->now.N, C = model->shape.channels;
+    const float *weights = model_weights(model, gain), *bias = model_weights(model, gain + 1);
+    float eps = (float)model->shape.norm_eps;
+    const struct residual residual = {.x = unadded, .branch = model->branch, .sum = x};
+    if (unadded == NULL)
+        norm_forward(x, weights, bias, result.y, result.mean, result.rstd, N, C, eps);
+    else
+        norm_residual_forward(&residual, weights, bias, &result, N, C, eps);
+}
+
 static void layer_forward(struct model *model, int64_t l, bool again) {
     const struct model_layer *layer = &model->layers[l];
-    int64_t N = model->now.N, C = model->shape.channels, I = model->shape.intermediate;
-    float eps = (float)model->shape.norm_eps;
-    norm_forward(layer->in, weights_of(model, l, LN1_GAIN), weights_of(model, l, LN1_BIAS),
-                 layer->ln1, layer->ln1_mean, layer->ln1_rstd, N, C, eps);
+    int64_t N = model->now.N, I = model->shape.intermediate;
+    forward_norm(model, model_layer_tensor(model, l, LN1_GAIN), again ? NULL : model->unadded,
+                 layer->in, (struct norm_result){layer->ln1, layer->ln1_mean, layer->ln1_rstd});
     if (!again)
         linear_forward(layer->products[QKV], layer->ln1, weights_of(model, l, QKV_BIAS), layer->qkv,
                        N);
@@ -122,26 +136,23 @@ static void layer_forward(struct model *model, int64_t l, bool again) {
     if (!again) {
         linear_forward(layer->products[OUT], layer->heads, weights_of(model, l, OUT_BIAS),
                        model->branch, N);
-        residual_forward(layer->in, model->branch, layer->middle, N * C);
+        model_drop(model, l, DROPOUT_PROJECTION, model->branch);
     }
-    norm_forward(layer->middle, weights_of(model, l, LN2_GAIN), weights_of(model, l, LN2_BIAS),
-                 layer->ln2, layer->ln2_mean, layer->ln2_rstd, N, C, eps);
-    if (!again)
-        linear_forward(layer->products[FC], layer->ln2, weights_of(model, l, FC_BIAS), layer->fc,
-                       N);
-    gelu_forward(layer->fc, layer->act, N * I);
-    if (!again) {
-        linear_forward(layer->products[PROJ], layer->act, weights_of(model, l, PROJ_BIAS),
-                       model->branch, N);
-        residual_forward(layer->middle, model->branch, layer->out, N * C);
-    }
+    forward_norm(model, model_layer_tensor(model, l, LN2_GAIN), again ? NULL : layer->in,
+                 layer->middle, (struct norm_result){layer->ln2, layer->ln2_mean, layer->ln2_rstd});
+    if (!again) linear_forward(layer->products[FC], layer->ln2, NULL, layer->fc, N);
+    gelu_bias_forward(layer->fc, weights_of(model, l, FC_BIAS), layer->act, N, I);
+    if (again) return;
+    linear_forward(layer->products[PROJ], layer->act, weights_of(model, l, PROJ_BIAS),
+                   model->branch, N);
+    model_drop(model, l, DROPOUT_MLP, model->branch);
+    model->unadded = layer->middle;
 }
 
 static void last(struct model *model) {
-    uint64_t gain = model_last_tensor(model, LAST_GAIN);
-    norm_forward(model->layers[model->shape.layers - 1].out, model_weights(model, gain),
-                 model_weights(model, gain + 1), model->last, model->last_mean, model->last_rstd,
-                 model->now.N, model->shape.channels, (float)model->shape.norm_eps);
+    forward_norm(model, model_last_tensor(model, LAST_GAIN), model->unadded,
+                 model->layers[model->shape.layers - 1].out,
+                 (struct norm_result){model->last, model->last_mean, model->last_rstd});
 }
 
 /* Of a norm whose gain is the tensor `gain` and whose bias the next: d_branch is the gradient of
@@ -175,13 +186,16 @@ static void backward_product(const struct model_backward *pass, int64_t l, enum 
 static void layer_backward(const struct model_backward *pass, int64_t l) {
     struct model *model = pass->model;
     const struct model_layer *layer = &model->layers[l];
-    backward_product(pass, l, PROJ, layer->act, model->d_residual, model->d_fc);
-    gelu_backward(layer->fc, model->d_fc, model->d_fc, model->now.N * model->shape.intermediate);
+    backward_product(pass, l, PROJ, layer->act, model_drop_gradient(model, l, DROPOUT_MLP),
+                     model->d_fc);
+    gelu_bias_backward(layer->fc, weights_of(model, l, FC_BIAS), model->d_fc, model->d_fc,
+                       model->now.N, model->shape.intermediate);
     backward_product(pass, l, FC, layer->ln2, model->d_fc, model->d_branch);
     struct norm_saved ln2 = {.x = layer->middle, .mean = layer->ln2_mean, .rstd = layer->ln2_rstd};
     backward_norm(pass, model_layer_tensor(model, l, LN2_GAIN), ln2);
 
-    backward_product(pass, l, OUT, layer->heads, model->d_residual, model->d_branch);
+    backward_product(pass, l, OUT, layer->heads, model_drop_gradient(model, l, DROPOUT_PROJECTION),
+                     model->d_branch);
     model_attend_backward(model, l);
     backward_product(pass, l, QKV, layer->ln1, model->d_qkv, model->d_branch);
     struct norm_saved ln1 = {.x = layer->in, .mean = layer->ln1_mean, .rstd = layer->ln1_rstd};
@@ -190,6 +204,7 @@ static void layer_backward(const struct model_backward *pass, int64_t l) {
 
 static void embed_backward(const struct model_backward *pass, const int32_t *tokens) {
     const struct model *model = pass->model;
+    model_drop(model, 0, DROPOUT_EMBEDDING, model->d_residual);
     embedding_backward_add(tokens, model->d_residual, model_grad(pass, WTE),
                            model_grad_adding(pass, WPE), model->now.B, model->now.T,
                            model->shape.channels);

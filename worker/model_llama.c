@@ -118,10 +118,16 @@ static void embed(struct model *model, const int32_t *tokens) {
                       model->now.T, model->shape.channels);
 }
 
-static void forward_norm(const struct model *model, uint64_t gain, const float *x, float *y,
-                         float *rstd) {
-    rms_norm_forward(x, model_weights(model, gain), y, rstd, model->now.N, model->shape.channels,
-                     (float)model->shape.norm_eps);
+/* Of x; which is the sum of `unadded` and the branch, and made first, unless that is NULL. */
+static void forward_norm(const struct model *model, uint64_t gain, const float *unadded, float *x,
+                         float *y, float *rstd) {
+    int64_t N = model->now.N, C = model->shape.channels;
+    float eps = (float)model->shape.norm_eps;
+    const struct residual residual = {.x = unadded, .branch = model->branch, .sum = x};
+    if (unadded == NULL)
+        rms_norm_forward(x, model_weights(model, gain), y, rstd, N, C, eps);
+    else
+        rms_norm_residual_forward(&residual, model_weights(model, gain), y, rstd, N, C, eps);
 }
 
 static struct rope_shape rope_of(const struct model *model) {
@@ -148,30 +154,26 @@ static void forward_qkv(struct model *model, const struct model_layer *layer) {
 
 static void layer_forward(struct model *model, int64_t l, bool again) {
     const struct model_layer *layer = &model->layers[l];
-    int64_t N = model->now.N, C = model->shape.channels, I = model->shape.intermediate;
-    forward_norm(model, model_layer_tensor(model, l, LN1_GAIN), layer->in, layer->ln1,
-                 layer->ln1_rstd);
+    int64_t N = model->now.N, I = model->shape.intermediate;
+    forward_norm(model, model_layer_tensor(model, l, LN1_GAIN), again ? NULL : model->unadded,
+                 layer->in, layer->ln1, layer->ln1_rstd);
     if (!again) forward_qkv(model, layer);
     model_attend(model, l);
-    if (!again) {
-        linear_forward(layer->products[O], layer->heads, NULL, model->branch, N);
-        residual_forward(layer->in, model->branch, layer->middle, N * C);
-    }
-    forward_norm(model, model_layer_tensor(model, l, LN2_GAIN), layer->middle, layer->ln2,
-                 layer->ln2_rstd);
+    if (!again) linear_forward(layer->products[O], layer->heads, NULL, model->branch, N);
+    forward_norm(model, model_layer_tensor(model, l, LN2_GAIN), again ? NULL : layer->in,
+                 layer->middle, layer->ln2, layer->ln2_rstd);
     if (!again) {
         linear_forward(layer->products[GATE], layer->ln2, NULL, layer->fc, N);
         linear_forward(layer->products[UP], layer->ln2, NULL, layer->fc + I, N);
     }
     swiglu_forward(layer->fc, layer->act, N, I);
-    if (!again) {
-        linear_forward(layer->products[DOWN], layer->act, NULL, model->branch, N);
-        residual_forward(layer->middle, model->branch, layer->out, N * C);
-    }
+    if (again) return;
+    linear_forward(layer->products[DOWN], layer->act, NULL, model->branch, N);
+    model->unadded = layer->middle;
 }
 
 static void last(struct model *model) {
-    forward_norm(model, model_last_tensor(model, LAST_GAIN),
+    forward_norm(model, model_last_tensor(model, LAST_GAIN), model->unadded,
                  model->layers[model->shape.layers - 1].out, model->last, model->last_rstd);
 }
 

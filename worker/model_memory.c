@@ -136,6 +136,7 @@ static void check_options(const struct model_shape *shape, const struct model_op
     ASSERT_OP(options->T, >=, 1);
     ASSERT_OP(options->T, <=, shape->positions);
     ASSERT(options->recompute != MODEL_RECOMPUTE_EVERY || options->recompute_every >= 1);
+    ASSERT(options->dropout >= 0 && options->dropout < 1);
 }
 
 static struct linear_shape product_shape(const struct model *model,
