@@ -1,0 +1,79 @@
+/* codec_loops_bits.h - loops of codec_loops.h: signs, and the search for large values. Internal to
+ * codec_loops_*.c.
+ */
+#ifndef RUBATO_COMPRESSION_CODEC_LOOPS_BITS_H
+#define RUBATO_COMPRESSION_CODEC_LOOPS_BITS_H
+
+#include "compression/codec_loops_sums.h"
+
+static inline float signs_encode(const float *a, size_t n, uint8_t *bits) {
+    struct sums sums = {{{0}}};
+    for (size_t i = 0; i < n; i += GROUP) {
+        float padded[GROUP] = {0};
+        const float *from = a + i;
+        uint32_t word = 0;
+        if (n - i < GROUP) {
+            memcpy(padded, from, (n - i) * sizeof *from);
+            from = padded;
+        }
+        for (size_t p = 0; p < SUM_PARTS; p++) {
+            lanes_f value = lanes_load(from + p * LANES);
+            sums.part[p] += (lanes_f)lanes_magnitude(value);
+            word |= lanes_signs((lanes_i)value) << (p * LANES);
+        }
+        bits[i / 8] = (uint8_t)word;
+        if (n - i > 8) bits[i / 8 + 1] = (uint8_t)(word >> 8);
+    }
+    return lanes_sum(&sums);
+}
+
+LANES_INLINE void signs_decode_all(const uint8_t *bits, size_t n, float mean, float *out,
+                                   bool add) {
+    for (size_t i = 0; i < n; i += GROUP) {
+        uint32_t word = bits[i / 8];
+        float to[GROUP];
+        if (n - i > 8) word |= (uint32_t)bits[i / 8 + 1] << 8;
+        bool whole = n - i >= GROUP;
+        for (size_t p = 0; p < SUM_PARTS; p++) {
+            lanes_f value = lanes_flip(lanes_splat(mean), word >> (p * LANES));
+            if (whole)
+                emit(out + i + p * LANES, value, add);
+            else
+                lanes_store(to + p * LANES, value);
+        }
+        if (!whole) put(out + i, to, n - i, add);
+    }
+}
+
+static inline void signs_decode(const uint8_t *bits, size_t n, float mean, float *out, bool add) {
+    if (add)
+        signs_decode_all(bits, n, mean, out, true);
+    else
+        signs_decode_all(bits, n, mean, out, false);
+}
+
+static inline size_t count_above(const float *a, size_t n, uint32_t threshold) {
+    lanes_i count = {0}, below = lanes_splat_i((int32_t)threshold - 1);
+    size_t i = 0, total = 0;
+    for (; i + LANES <= n; i += LANES)
+        count -= lanes_magnitude(lanes_load(a + i)) > below;
+    for (int lane = 0; lane < LANES; lane++)
+        total += (size_t)count[lane];
+    for (; i < n; i++)
+        total += (f32_bits(a[i]) & F32_MAGNITUDE) >= threshold;
+    return total;
+}
+
+static inline size_t list_above(const float *a, size_t n, uint32_t threshold, uint32_t *indices) {
+    lanes_i below = lanes_splat_i((int32_t)threshold - 1);
+    size_t i = 0, total = 0;
+    for (; i + LANES <= n; i += LANES)
+        total +=
+            lanes_list(indices + total, lanes_magnitude(lanes_load(a + i)) > below, (uint32_t)i);
+    for (; i < n; i++) {
+        if ((f32_bits(a[i]) & F32_MAGNITUDE) >= threshold) indices[total++] = (uint32_t)i;
+    }
+    return total;
+}
+
+#endif

@@ -1,0 +1,47 @@
+/* push_codec.h - all of a worker's pushes: which codec each block has, and their encoders.
+ *
+ * --push names the codec; --push-policy says for which blocks. `all`: for every one. `auto`: not
+ * where a codec that loses more than int8 does saves little and harms much: packs of vectors
+ * (norms, biases) and blocks of fewer than 4096 values go as bf16. Embeddings have the codec, whose
+ * payloads keep rows without a gradient at zero. Any other text is a file of lines "PATTERN CODEC":
+ * the first pattern (fnmatch) that fits the block's first tensor counts; a block that no line fits
+ * has --push's. Frozen blocks are never pushed.
+ * Servers need to know none of it: a payload names its codec.
+ * Invariant: what a push's bytes are depends on the job, the plan, the rank, the file and the
+ * values of the block's pushes alone. Memory is taken by open; encoding takes none.
+ */
+#ifndef RUBATO_COMPRESSION_PUSH_CODEC_H
+#define RUBATO_COMPRESSION_PUSH_CODEC_H
+
+#include "base/status.h"
+#include "compression/encoder.h"
+#include "proto/job.h"
+#include "proto/plan.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct push_codec;
+
+/* INVALID, logged with the line: a policy's file that makes no sense; IO: it cannot be read. Job
+ * and plan must outlive it. Ends the process if memory is short. */
+enum status push_codec_open(const struct job *job, const struct plan *plan, uint32_t rank,
+                            struct push_codec **push_codec) WARN_UNUSED;
+/* NULL is harmless. */
+void push_codec_close(struct push_codec *push_codec);
+
+/* Most bytes of the block's payload in any step; 0 for frozen ones. */
+size_t push_codec_bound(const struct push_codec *push_codec, uint64_t block);
+
+/* Most bytes once the dense steps are over, before +zstd. */
+size_t push_codec_usual_bytes(const struct push_codec *push_codec, uint64_t block);
+
+/* Memory that codecs keep: what they hold back, factors, scratch. Bytes. */
+size_t push_codec_memory(const struct push_codec *push_codec);
+
+/* values [block.count] f32 host -> wire [push_codec_bound]. seq: of the report, from 1. The owner's
+ * thread. */
+void push_codec_encode(struct push_codec *push_codec, uint64_t block, uint64_t seq,
+                       const float *values, uint8_t *wire, struct encoder_result *result);
+
+#endif

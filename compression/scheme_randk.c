@@ -1,0 +1,149 @@
+/* The scheme randk: values at random places that a seed tells, so that only the values travel.
+ * Layout in scheme.h.
+ *
+ * The block is cut into runs of up to 64 values and the runs into groups of `period`; of each group
+ * one run is sent, the next one each step, from a start that differs by group: in `period` steps
+ * every value is sent once. All workers send the same places, since the key knows no worker.
+ * Without feedback values are multiplied by the period, which makes their mean that of the
+ * gradient. Source: Wang et al., "CocktailSGD", ICML 2023 (rolling mask).
+ */
+#include "compression/scheme.h"
+
+#include <math.h>
+
+#define HEAD ((size_t)16)
+
+enum { PERIOD, RUN_LOG2, KEY, STEP, RUN_LOG2_MAX = 6 };
+
+static uint32_t mix(uint32_t value) {
+    value = (value ^ value >> 16) * 0x7feb352dU;
+    value = (value ^ value >> 15) * 0x846ca68bU;
+    return value ^ value >> 16;
+}
+
+static uint32_t period_of(const struct scheme_run *run) {
+    return (uint32_t)lrint(1.0 / (double)run->density);
+}
+
+static uint32_t run_log2_of(size_t count, uint32_t period) {
+    uint32_t log2 = RUN_LOG2_MAX;
+    while (log2 > 0 && ((uint64_t)period << log2) > count)
+        log2--;
+    return log2;
+}
+
+/* Is this run the one of its group that is sent in this step? */
+static bool picks(const uint32_t number[4], uint64_t run) {
+    uint32_t group = (uint32_t)(run / number[PERIOD]), place = (uint32_t)(run % number[PERIOD]);
+    uint64_t turn = (uint64_t)number[STEP] + mix(number[KEY] ^ group * 0x9e3779b9U);
+    return turn % number[PERIOD] == place;
+}
+
+static void make_head(const struct scheme_run *run, uint32_t number[4]) {
+    number[PERIOD] = period_of(run);
+    number[RUN_LOG2] = run_log2_of(run->count, number[PERIOD]);
+    number[KEY] = mix((uint32_t)run->seed ^ mix((uint32_t)(run->seed >> 32)) ^
+                      mix((uint32_t)run->block + 0x9e3779b9U));
+    number[STEP] = (uint32_t)run->step;
+}
+
+static size_t bound(const struct scheme_run *run) {
+    uint32_t period = period_of(run), log2 = run_log2_of(run->count, period);
+    size_t runs = (run->count >> log2) + 1;
+    return HEAD + 2 * ((runs / period + 1) << log2);
+}
+
+static size_t start(const struct scheme_run *run, uint8_t *wire) {
+    uint32_t number[4];
+    make_head(run, number);
+    memcpy(wire, number, sizeof number);
+    return HEAD;
+}
+
+/* The first run of the tile, and the one after its last. */
+static void tile_runs(const uint32_t number[4], size_t offset, size_t n, size_t *first,
+                      size_t *end) {
+    *first = offset >> number[RUN_LOG2];
+    *end = (offset + n + ((size_t)1 << number[RUN_LOG2]) - 1) >> number[RUN_LOG2];
+}
+
+/* Where a run lies in the tile: its start; *size is shorter for the last. */
+static size_t run_at(const uint32_t number[4], size_t index, size_t offset, size_t n,
+                     size_t *size) {
+    size_t from = (index << number[RUN_LOG2]) - offset, whole = (size_t)1 << number[RUN_LOG2];
+    *size = n - from < whole ? n - from : whole;
+    return from;
+}
+
+static size_t encode(const struct scheme_run *run, size_t offset, const float *a, size_t n,
+                     uint8_t *wire, double *squares) {
+    uint32_t number[4];
+    size_t first, end, size, used = 0;
+    make_head(run, number);
+    float scale = run->spec->feedback == FEEDBACK_NONE ? (float)number[PERIOD] : 1.0f;
+    tile_runs(number, offset, n, &first, &end);
+    for (size_t index = first; index < end; index++) {
+        if (!picks(number, index)) continue;
+        size_t from = run_at(number, index, offset, n, &size);
+        for (size_t i = 0; i < size; i++) {
+            uint16_t half = bf16_from_float(a[from + i] * scale);
+            double value = (double)bf16_to_f32(half);
+            memcpy(wire + used, &half, sizeof half);
+            *squares += value * value;
+            used += 2;
+        }
+    }
+    return used;
+}
+
+static bool open(struct scheme_view *view) {
+    if (view->bytes < HEAD) return false;
+    memcpy(view->number, view->wire, HEAD);
+    view->head = HEAD;
+    return view->number[PERIOD] >= 1 && view->number[RUN_LOG2] <= RUN_LOG2_MAX;
+}
+
+static size_t measure(const struct scheme_view *view, size_t offset, size_t n, const uint8_t *at,
+                      size_t left) {
+    size_t first, end, size, bytes = 0;
+    (void)at, (void)left;
+    tile_runs(view->number, offset, n, &first, &end);
+    for (size_t index = first; index < end; index++) {
+        if (!picks(view->number, index)) continue;
+        run_at(view->number, index, offset, n, &size);
+        bytes += 2 * size;
+    }
+    return bytes;
+}
+
+static void decode(const struct scheme_view *view, size_t offset, size_t n, const uint8_t *at,
+                   float *out, bool add) {
+    size_t first, end, size;
+    if (!add) memset(out, 0, n * sizeof *out);
+    tile_runs(view->number, offset, n, &first, &end);
+    for (size_t index = first; index < end; index++) {
+        if (!picks(view->number, index)) continue;
+        size_t from = run_at(view->number, index, offset, n, &size);
+        view->loops->bf16_decode(at, size, out + from, add);
+        at += 2 * size;
+    }
+}
+
+static size_t prefix(const uint8_t *wire, size_t bytes) {
+    (void)wire, (void)bytes;
+    return HEAD;
+}
+
+const struct scheme scheme_randk = {
+    .name = "randk",
+    .id = CODEC_RANDK,
+    .planes = 2,
+    .tile = 2048,
+    .bound = bound,
+    .start = start,
+    .encode = encode,
+    .open = open,
+    .measure = measure,
+    .decode = decode,
+    .prefix = prefix,
+};
