@@ -146,6 +146,7 @@ static void send_beat(struct member *member, int64_t now_ns) {
     Rubato__Message message = RUBATO__MESSAGE__INIT;
     beat.step = member->step;
     beat.tokens = member->tokens;
+    beat.speed = member->speed;
     message.body_case = RUBATO__MESSAGE__BODY_BEAT;
     message.beat = &beat;
     member->beat_at_ns = now_ns + job_heartbeat_ns(job_of(member));
@@ -259,6 +260,8 @@ static bool take_message(struct member *member, const Rubato__Message *message, 
         return false;
     case RUBATO__MESSAGE__BODY_BEAT:
         member->job_tokens = message->beat->tokens;
+        member->job_speed = message->beat->speed;
+        member->job_workers = message->beat->workers;
         return false;
     case RUBATO__MESSAGE__BODY_END:
         take_end(member, message->end);
@@ -273,6 +276,10 @@ static bool take_message(struct member *member, const Rubato__Message *message, 
     case RUBATO__MESSAGE__BODY_TENSORS:
     case RUBATO__MESSAGE__BODY_START:
     case RUBATO__MESSAGE__BODY_VERDICT:
+    case RUBATO__MESSAGE__BODY_CLOSE:
+    case RUBATO__MESSAGE__BODY_DROP:
+    case RUBATO__MESSAGE__BODY_GONE:
+    case RUBATO__MESSAGE__BODY_CHANGE:
     case RUBATO__MESSAGE__BODY_DRAINED:
         if (active) return true;
         break;

@@ -55,8 +55,11 @@ struct member {
     uint64_t job, epoch, session;
     uint32_t index;
     uint64_t first_shard, shard_count;
-    /* What the Beats say: step and tokens are the owner's to set, job_tokens the coordinator's. */
+    /* What the Beats say: of this process, set by the owner; of the whole job, by the coordinator.
+     * speed: steps a second, 0: not known. */
     uint64_t step, tokens, job_tokens;
+    double speed, job_speed;
+    uint32_t job_workers; /* that are left; 0: not known yet */
     /* MEMBER_ENDED. */
     int exit_code;
     char reason[512]; /* one line a problem, parted by newlines */
@@ -70,8 +73,8 @@ enum status member_init(struct member *member, const struct member_config *confi
 void member_free(struct member *member);
 
 /* Progress. Returns the next message for the owner (Assign, after it was adopted; Tensors, Start,
- * Go, Verdict, Drained), or NULL when there is none now; it lives until the next call. How the
- * membership ended is logged once, here. */
+ * Go, Verdict, Close, Drop, Gone, Change, Drained), or NULL when there is none now; it lives until
+ * the next call. How the membership ended is logged once, here. */
 const Rubato__Message *member_poll(struct member *member, int64_t now_ns);
 
 /* When member_poll() next has something to do by the clock; INT64_MAX: never. */

@@ -1,0 +1,424 @@
+/* compare.c - `rubato compare`: the same training under different settings, side by side.
+ *
+ * Reads the lists, makes the grid of arms and seeds (compare_grid.h), runs them (compare_jobs.h) or
+ * reads folders of runs that are there already (compare_read.h), and reports (compare_report.h).
+ * All seeds of one round come before the next round's, so that what is there after any time says
+ * about as much of each arm.
+ */
+#include "base/assert.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "kernels/threads.h"
+#include "proto/job.h"
+#include "tools/compare_grid.h"
+#include "tools/compare_jobs.h"
+#include "tools/compare_report.h"
+#include "tools/compare_table.h"
+#include "tools/subcommand.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char usage[] =
+    "usage: rubato compare --data FILE [--push LIST] [--pull LIST] [--mode LIST] [--link LIST]\n"
+    "                      [--seeds N] [--out FOLDER] [--resume] [--flag VALUE ...]\n"
+    "       rubato compare RUN RUN ... [--out FOLDER] [--target LOSS]\n"
+    "\n"
+    "Trains the same model under every combination of the lists (an arm), with each seed, one\n"
+    "after the other on this machine; then prints a table and writes report.html and\n"
+    "results.jsonl. Or compares the folders of runs that are there already.\n"
+    "A list is separated by commas, or by ; where a setting holds a comma that reads both ways:\n"
+    "  --push none,bf16,int8          --push 'int8;bf16'          --push int8 --push bf16\n"
+    "All other options of rubato launch are the same for all arms. A failed arm is reported, and\n"
+    "the rest go on. Ctrl-C leaves a report of what there is; the same command with --resume goes\n"
+    "on. Links of a --link list are paced by a token bucket in each process; the default is none.\n"
+    "Exit code: 0, or 1 when a run failed, or 128 + n after signal n.\n"
+    "\n"
+    "examples:\n"
+    "  rubato compare --data corpus.txt --steps 300 --push none,bf16,int8 --seeds 3 --workers 2\n"
+    "  rubato compare --data corpus.txt --mode sync,async --link none,100mbit --out runs/links\n"
+    "  rubato compare runs/first runs/second\n";
+
+/* The job's options and our own, in one table. */
+struct compare_config {
+    struct job job; // first: the offsets of job_table hold
+    char bin[OPTION_TEXT_MAX];
+    char out[OPTION_TEXT_MAX];
+    int64_t seeds, jobs;
+    double target;
+    bool resume, dry_run;
+};
+
+#define AT(field) offsetof(struct compare_config, field)
+static const struct option own_table[] = {
+    {"bin", OPTION_TEXT, "", 0, 0, "",
+     "folder of rubato-server and rubato-worker; empty: beside rubato, then PATH", false,
+     JOB_LAUNCH, AT(bin), NULL},
+    {"out", OPTION_TEXT, "", 0, 0, "",
+     "folder of the report and of all runs; empty: a new one under runs/", false, JOB_LAUNCH,
+     AT(out), NULL},
+    {"seeds", OPTION_INT, "1", 1, 100, "seeds", "seeds of each arm, counted up from --seed", false,
+     JOB_LAUNCH, AT(seeds), NULL},
+    {"jobs", OPTION_INT, "1", 1, 64, "jobs",
+     "runs at once; more than one makes their times worthless", false, JOB_LAUNCH, AT(jobs), NULL},
+    {"target", OPTION_REAL, "0", 0, 1000, "nats",
+     "loss to reach, for time and bytes to it; 0: the baseline's last one", false, JOB_LAUNCH,
+     AT(target), NULL},
+    {"resume", OPTION_FLAG, "no", 0, 0, "",
+     "keep the complete runs of --out that had the same options", false, JOB_LAUNCH, AT(resume),
+     NULL},
+    {"dry-run", OPTION_FLAG, "no", 0, 0, "", "print the arms and run nothing", false, JOB_LAUNCH,
+     AT(dry_run), NULL},
+};
+#define OWN_COUNT (sizeof own_table / sizeof own_table[0])
+
+struct compare {
+    struct option table[OPTIONS_MAX];
+    struct compare_config config;
+    struct options options;
+    struct compare_list lists[COMPARE_AXES];
+    struct compare_arm *arms;
+    size_t arm_count;
+    struct compare_run *runs;
+    size_t run_count;
+    char out[2 * OPTION_TEXT_MAX];
+    struct compare_text settings;
+    bool report_failed;
+};
+
+static int find_axis(const char *name) {
+    for (int i = 0; i < COMPARE_AXES; i++) {
+        if (strcmp(name, compare_axis_names[i]) == 0) return i;
+    }
+    return -1;
+}
+
+/* What a value of the axis may be: the option's own check. */
+static option_check_fn *axis_check(size_t axis) {
+    for (size_t i = 0; i < job_table_count; i++) {
+        if (strcmp(job_table[i].name, compare_axis_names[axis]) == 0) return job_table[i].check;
+    }
+    return NULL;
+}
+
+/* In our table the axes' options hold lists. */
+static void options_open(struct compare *compare) {
+    ASSERT_OP(job_table_count + OWN_COUNT, <=, OPTIONS_MAX);
+    memcpy(compare->table, job_table, job_table_count * sizeof *job_table);
+    memcpy(compare->table + job_table_count, own_table, sizeof own_table);
+    for (size_t i = 0; i < job_table_count; i++) {
+        if (find_axis(compare->table[i].name) >= 0) compare->table[i].check = NULL;
+    }
+    options_init(&compare->options, compare->table, job_table_count + OWN_COUNT, &compare->config);
+}
+
+/* ---- the command line ---- */
+
+/* Takes --push and its like out of argv, into the lists: a flag may come more than once, and be
+ * longer than an option's text. */
+static enum status take_lists(struct compare *compare, int *argc, char **argv) {
+    int kept = 1;
+    for (int i = 1; i < *argc; i++) {
+        char name[16] = "";
+        const char *value = NULL;
+        size_t length = strncmp(argv[i], "--", 2) == 0 ? strcspn(argv[i] + 2, "=") : 0;
+        if (length > 0 && length < sizeof name) memcpy(name, argv[i] + 2, length);
+        int axis = find_axis(name);
+        if (axis < 0) {
+            argv[kept++] = argv[i];
+            continue;
+        }
+        if (argv[i][2 + length] == '=') {
+            value = argv[i] + 3 + length;
+        } else if (i + 1 < *argc) {
+            value = argv[++i];
+        } else {
+            log_error("--%s wants a value", name);
+            return STATUS_INVALID;
+        }
+        TRY(compare_list_add(&compare->lists[axis], name, axis_check((size_t)axis), value));
+    }
+    *argc = kept;
+    argv[kept] = NULL;
+    return STATUS_OK;
+}
+
+/* The lists that no flag gave: from a variable, a config file, or the default. */
+static enum status fill_lists(struct compare *compare) {
+    for (size_t axis = 0; axis < COMPARE_AXES; axis++) {
+        char text[OPTION_TEXT_MAX];
+        int index = options_find(&compare->options, compare_axis_names[axis]);
+        if (compare->lists[axis].count > 0) continue;
+        options_text(&compare->options, index, text, sizeof text);
+        TRY(compare_list_add(&compare->lists[axis], compare_axis_names[axis], axis_check(axis),
+                             text));
+    }
+    return STATUS_OK;
+}
+
+static bool is_given(const struct compare *compare, const char *name) {
+    int index = options_find(&compare->options, name);
+    return index >= 0 && compare->options.origins[index] != ORIGIN_DEFAULT;
+}
+
+/* What each run is told by ourselves, or what makes no sense for many runs. */
+static bool is_ours(const char *name) {
+    static const char *const ours[] = {"seed", "run-dir", "listen", "progress", "stay"};
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
+        if (strcmp(name, ours[i]) == 0) return true;
+    }
+    return find_axis(name) >= 0;
+}
+
+static enum status check_options(const struct compare *compare) {
+    static const char *const refused[] = {"run-dir", "listen", "stay"};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        if (!is_given(compare, refused[i])) continue;
+        log_error("--%s: not here, where many jobs run; --out says where they go", refused[i]);
+        return STATUS_INVALID;
+    }
+    if (compare->config.resume && compare->config.out[0] == '\0') {
+        log_error("--resume wants the --out FOLDER of the comparison to go on with");
+        return STATUS_INVALID;
+    }
+    return STATUS_OK;
+}
+
+/* The flags of every run, as launch takes them. */
+static void add_flags(void *context, struct launch_command *command) {
+    const struct compare *compare = context;
+    const struct compare_config *config = &compare->config;
+    for (size_t i = 0; i < job_table_count; i++) {
+        const struct option *option = &job_table[i];
+        char value[OPTION_TEXT_MAX];
+        if (compare->options.origins[i] == ORIGIN_DEFAULT || !(option->roles & JOB_LAUNCH) ||
+            is_ours(option->name)) {
+            continue;
+        }
+        options_text(&compare->options, (int)i, value, sizeof value);
+        if (option->type == OPTION_FLAG) {
+            bool on = *(const bool *)((const char *)config + option->offset);
+            launch_command_add(command, "--%s%s", on ? "" : "no-", option->name);
+        } else {
+            launch_command_add(command, "--%s=%s", option->name, value);
+        }
+    }
+    // A curve wants points, whatever the number of steps; a sample is of no use here.
+    if (!is_given(compare, "eval-every")) {
+        int64_t every = config->job.steps / 10;
+        launch_command_add(command, "--eval-every=%" PRId64, every > 0 ? every : 1);
+    }
+    if (!is_given(compare, "sample-tokens")) launch_command_add(command, "--sample-tokens=0");
+    if (!is_given(compare, "threads")) {
+        int64_t threads = threads_available() / (config->job.workers * config->jobs);
+        launch_command_add(command, "--threads=%" PRId64, threads > 0 ? threads : 1);
+    }
+}
+
+static void note_settings(struct compare *compare) {
+    struct launch_command *command = memory_zeroed(1, sizeof *command);
+    add_flags(compare, command);
+    for (int i = 0; i < command->argc; i++) {
+        compare_text_add(&compare->settings, "%s%s", i > 0 ? " " : "", command->argv[i]);
+    }
+    free(command);
+}
+
+/* ---- runs, reports ---- */
+
+static bool any_paced(const struct compare *compare) {
+    for (size_t i = 0; i < compare->arm_count; i++) {
+        if (strcmp(compare->arms[i].axis[COMPARE_LINK], "none") != 0) return true;
+    }
+    return false;
+}
+
+static enum status report(const struct compare *compare, FILE *print) {
+    struct compare_table table = {.arms = compare->arms,
+                                  .arm_count = compare->arm_count,
+                                  .runs = compare->runs,
+                                  .run_count = compare->run_count};
+    compare_table_make(&table, compare->config.target);
+    struct compare_report all = {.table = &table,
+                                 .folder = compare->out,
+                                 .settings =
+                                     compare->settings.used > 0 ? compare->settings.bytes : "",
+                                 .paced = any_paced(compare)};
+    enum status status = compare_report_write(&all);
+    if (print != NULL) compare_report_print(&all, print);
+    compare_table_free(&table);
+    return status;
+}
+
+static void report_again(void *context) {
+    struct compare *compare = context;
+    if (report(compare, NULL) != STATUS_OK) compare->report_failed = true;
+}
+
+/* --out, or a new folder; one with other results in it is not overwritten. */
+static enum status open_folder(struct compare *compare) {
+    char path[4096], stamp[64];
+    time_t now = time(NULL);
+    struct tm parts;
+    (void)snprintf(compare->out, sizeof compare->out, "%s", compare->config.out);
+    if (compare->out[0] == '\0') {
+        (void)localtime_r(&now, &parts);
+        (void)strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &parts);
+        (void)snprintf(compare->out, sizeof compare->out, "runs/compare-%s-%ld", stamp,
+                       (long)getpid());
+    }
+    TRY(files_make_folder(compare->out));
+    TRY(files_join(path, sizeof path, compare->out, "results.jsonl"));
+    if (access(path, F_OK) == 0 && !compare->config.resume) {
+        log_error("%s is there already: give another --out, or --resume to go on with it", path);
+        return STATUS_DENIED;
+    }
+    return STATUS_OK;
+}
+
+static void make_runs(struct compare *compare) {
+    size_t seeds = (size_t)compare->config.seeds;
+    compare->run_count = compare->arm_count * seeds;
+    compare->runs = memory_zeroed(compare->run_count, sizeof *compare->runs);
+    for (size_t i = 0; i < compare->run_count; i++) {
+        struct compare_run *run = &compare->runs[i];
+        run->arm = i % compare->arm_count;
+        run->seed = compare->config.job.seed + (int64_t)(i / compare->arm_count);
+        (void)snprintf(run->folder, sizeof run->folder, "%s/arms/%s_seed%" PRId64, compare->out,
+                       compare->arms[run->arm].name, run->seed);
+    }
+}
+
+static void print_arms(const struct compare *compare) {
+    for (size_t i = 0; i < compare->arm_count; i++) {
+        const struct compare_arm *arm = &compare->arms[i];
+        printf("push=%s pull=%s mode=%s link=%s\n", arm->axis[COMPARE_PUSH],
+               arm->axis[COMPARE_PULL], arm->axis[COMPARE_MODE], arm->axis[COMPARE_LINK]);
+    }
+}
+
+static int run_grid(struct compare *compare) {
+    struct compare_jobs jobs;
+    struct compare_jobs_config config = {.arms = compare->arms,
+                                         .jobs = compare->config.jobs,
+                                         .bin = compare->config.bin,
+                                         .resume = compare->config.resume,
+                                         .flags = add_flags,
+                                         .ended = report_again,
+                                         .context = compare};
+    if (open_folder(compare) != STATUS_OK) return EXIT_CODE_CREATE;
+    make_runs(compare);
+    note_settings(compare);
+    config.runs = compare->runs;
+    config.run_count = compare->run_count;
+    if (compare_jobs_run(&jobs, &config) != STATUS_OK) return EXIT_CODE_INTERNAL;
+    enum status status = report(compare, stdout);
+    if (jobs.asked != 0) {
+        log_warn("interrupted: the same command with --resume --out %s goes on", compare->out);
+        return 128 + jobs.asked;
+    }
+    if (status != STATUS_OK || compare->report_failed) return EXIT_CODE_IO;
+    return jobs.failed > 0 ? EXIT_CODE_TRAINING : EXIT_CODE_OK;
+}
+
+static int compare_grid(struct compare *compare) {
+    const char *data = compare->config.job.data;
+    if (check_options(compare) != STATUS_OK || fill_lists(compare) != STATUS_OK ||
+        compare_grid_arms(compare->lists, &compare->arms, &compare->arm_count) != STATUS_OK) {
+        return EXIT_CODE_USAGE;
+    }
+    if (compare->config.dry_run) {
+        print_arms(compare);
+        return EXIT_CODE_OK;
+    }
+    if (data[0] == '\0') {
+        log_error("--data is missing: give the file to train on, or folders of runs to compare");
+        return EXIT_CODE_USAGE;
+    }
+    if (strpbrk(data, ",*?[") == NULL && access(data, R_OK) != 0) {
+        log_error("--data '%s': %s", data, strerror(errno));
+        return EXIT_CODE_NO_INPUT;
+    }
+    return run_grid(compare);
+}
+
+/* Runs that are there already: each is an arm of its own, and its folder tells it from others. */
+static int compare_folders(struct compare *compare, size_t count, char **folders) {
+    compare->arm_count = compare->run_count = count;
+    compare->arms = memory_zeroed(count, sizeof *compare->arms);
+    compare->runs = memory_zeroed(count, sizeof *compare->runs);
+    for (size_t i = 0; i < count; i++) {
+        struct compare_run *run = &compare->runs[i];
+        struct compare_arm *arm = &compare->arms[i];
+        run->arm = arm->group = i;
+        (void)snprintf(run->folder, sizeof run->folder, "%s", folders[i]);
+        (void)snprintf(arm->label, sizeof arm->label, "%s", folders[i]);
+        if (compare_read(run) != STATUS_OK) {
+            log_error("%s: %s", folders[i], run->why);
+            return EXIT_CODE_NO_INPUT;
+        }
+        memcpy(arm->axis, run->axis, sizeof arm->axis);
+        run->state = COMPARE_OK;
+    }
+    if (open_folder(compare) != STATUS_OK) return EXIT_CODE_CREATE;
+    return report(compare, stdout) == STATUS_OK ? EXIT_CODE_OK : EXIT_CODE_IO;
+}
+
+static int compare_checked(struct compare *compare, int argc, char **argv) {
+    size_t folders = 0;
+    while ((int)folders + 1 < argc && strncmp(argv[folders + 1], "--", 2) != 0) {
+        folders++;
+    }
+    // The folders go to the front, and argv[0] where the last of them was.
+    char *name = argv[0];
+    memmove(argv, argv + 1, folders * sizeof *argv);
+    argv[folders] = name;
+    argc -= (int)folders;
+    if (take_lists(compare, &argc, argv + folders) != STATUS_OK ||
+        options_parse(&compare->options, JOB_LAUNCH, argc, argv + folders) != STATUS_OK) {
+        return EXIT_CODE_USAGE;
+    }
+    if (folders == 0) return compare_grid(compare);
+    if (folders == 1) {
+        log_error("one run is no comparison: give the folders of two or more");
+        return EXIT_CODE_USAGE;
+    }
+    return compare_folders(compare, folders, argv);
+}
+
+static void compare_free(struct compare *compare) {
+    for (size_t i = 0; compare->runs != NULL && i < compare->run_count; i++) {
+        compare_run_free(&compare->runs[i]);
+    }
+    compare_text_free(&compare->settings);
+    free(compare->runs);
+    free(compare->arms);
+    free(compare);
+}
+
+static int compare_run_all(int argc, char **argv) {
+    struct compare *compare = memory_zeroed(1, sizeof *compare);
+    int code = EXIT_CODE_OK;
+    options_open(compare);
+    if (options_wants(argc, argv, "--help")) {
+        options_print_help(&compare->options, JOB_LAUNCH, usage, stdout);
+    } else {
+        code = compare_checked(compare, argc, argv);
+    }
+    compare_free(compare);
+    return code;
+}
+
+const struct subcommand compare_subcommand = {
+    .name = "compare",
+    .summary = "train under many settings, and report their losses, bytes and times",
+    .run = compare_run_all,
+};
