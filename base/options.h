@@ -24,7 +24,7 @@
 #include <stdio.h>
 
 #define OPTION_TEXT_MAX ((size_t)256) /* bytes of a text value with its 0 */
-#define OPTIONS_MAX     96
+#define OPTIONS_MAX     160
 
 enum option_type {
     OPTION_FLAG, /* bool */

@@ -10,18 +10,26 @@
  *      4    1 version         1
  *      5    1 kind            enum frame_kind
  *      6    1 codec           enum codec_id of the payload
- *      7    1 flags           0
+ *      7    1 flags           pull: 1, send the shard's own weights, f32, whatever --pull says;
+ *                             else 0
  *      8    8 job             random id of the job; a frame of another job is refused
  *     16    8 epoch           membership number
  *     24    8 session         incarnation of the worker, server-issued
- *     32    8 seq             push, commit: the worker's step, from 1; reply: the last seq applied
- *     40    8 block_version   push: version of the weights that the gradient is of; reply: of now
+ *     32    8 seq             push, commit: the worker's report, from 1; reply: the last that had
+ *                             its turn
+ *     40    8 block_version   push: version of the weights that the gradient is of; pull: of those
+ *                             that the worker has; reply: of now
  *     48    8 block           id in the plan
  *     56    4 value_count     values that the payload decodes to
  *     60    4 payload_bytes
  *     64    8 payload_xxh3
- *     72    8 scalar          f64. push: unused; commit: sum of squares of the worker's gradient
- *     80    4 staleness       reply: updates between the weights' version and the push's turn
+ *     72    8 scalar          f64. push: weight of the report, its tokens over the usual number
+ *                             (the payload is multiplied by it already); commit: sum of squares of
+ *                             the report; reply: the weight that the push counted with, 0 if
+ *                             dropped
+ *     80    4 staleness       reply: updates between the weights' version and the push's turn;
+ *                check       pull, push: check of the replica of block_version that the worker has
+ *                             (compression/delta.h), 0: it has none, or --pull is no delta
  *     84    2 rank            of the worker
  *     86    2 reserved        0
  *     88    4 ticket          push, pull: the worker's count of its requests for this block;
@@ -33,6 +41,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -58,7 +67,9 @@ struct frame {
     uint32_t payload_bytes;
     uint64_t payload_xxh3;
     double scalar;
-    uint32_t staleness;
+    uint32_t staleness; /* INIT, COMMIT, WEIGHTS */
+    uint32_t check;     /* PULL, PUSH: in staleness' place */
+    bool exact;         /* PULL */
     uint16_t rank;
     uint32_t ticket;
 };

@@ -12,6 +12,7 @@
 
 #include "base/options.h"
 #include "base/status.h"
+#include "proto/plan.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,7 +27,7 @@ enum job_role { JOB_SERVER = 1, JOB_WORKER = 2, JOB_LAUNCH = 4 };
 struct job {
     /* AGREED: the shape of the job */
     int64_t servers, workers;    /* processes */
-    char mode[OPTION_TEXT_MAX];  /* sync | async | ssp:S */
+    char mode[OPTION_TEXT_MAX];  /* sync | ssp:S | async | local:H | diloco:H */
     char model[OPTION_TEXT_MAX]; /* gpt2:NAME | gpt2:LxCxH | llama:... | path */
     int64_t vocab;               /* 0: from the data's format */
     int64_t seq_len;             /* T, tokens of one sequence */
@@ -35,17 +36,45 @@ struct job {
     int64_t accumulate;          /* batches a worker and step */
     int64_t steps;               /* steps of each worker */
     int64_t seed;
+    double dropout; /* part of the activations that is dropped; 0: none */
+    /* AGREED: the discipline of time, where the mode's own numbers are not wanted (discipline.h) */
+    int64_t local_steps;                   /* 0: the mode's */
+    char staleness[OPTION_TEXT_MAX];       /* auto: the mode's | any | reports */
+    char quorum[OPTION_TEXT_MAX];          /* auto: the mode's | all | workers */
+    int64_t backup_workers;                /* a quorum of all but so many */
+    char grace[OPTION_TEXT_MAX];           /* auto | milliseconds */
+    char late[OPTION_TEXT_MAX];            /* auto | drop | join */
+    char staleness_scale[OPTION_TEXT_MAX]; /* none | inverse | exp */
+    int64_t max_staleness;                 /* updates; a staler push is dropped; -1: never */
+    double delay_comp;                     /* lambda of DC-ASGD; 0: off */
+    char delay_base[OPTION_TEXT_MAX];      /* copies | moments */
+    int64_t sync_warmup;                   /* per-push modes: steps that are sync at first */
+    /* AGREED: local steps */
+    char outer[OPTION_TEXT_MAX];       /* auto: the mode's | average | sgd | nesterov | adamw ... */
+    double outer_lr, outer_momentum;   /* outer_lr 0: the outer optimizer's usual one */
+    char inner_state[OPTION_TEXT_MAX]; /* keep | reset */
+    int64_t fragments, overlap;
+    double mix;       /* part of its own weights that a worker keeps at an install */
+    bool adapt_steps; /* each worker's local steps follow its speed */
     /* AGREED: optimizer */
-    char optimizer[OPTION_TEXT_MAX]; /* adamw | sgd */
+    char optimizer[OPTION_TEXT_MAX]; /* adamw | sgd | ... (kernels/optimizer_state.h) */
+    char moments[OPTION_TEXT_MAX];   /* f32 | bf16 | int8 */
+    char rates[OPTION_TEXT_MAX];     /* PATTERN=FACTOR,...: learning rates of tensors; 0: frozen */
+    char decays[OPTION_TEXT_MAX];    /* PATTERN=FACTOR,...: weight decays of tensors */
     char schedule[OPTION_TEXT_MAX];  /* cosine | linear | wsd | constant */
     double lr, lr_min_ratio;
     char lr_scale[OPTION_TEXT_MAX]; /* none | sqrt | linear, in the number of workers */
     int64_t warmup;                 /* steps */
     double cooldown;                /* wsd: part of the steps */
     double beta1, beta2, eps, momentum, weight_decay;
-    double clip; /* global norm; 0: off */
+    int64_t freeze_v_after; /* adamw: steps after which the second moment stays; 0: never */
+    double clip;            /* global norm; 0: off */
     /* AGREED: the wire */
-    char push[OPTION_TEXT_MAX]; /* none | bf16 | int8 */
+    char push[OPTION_TEXT_MAX];        /* a codec's text: proto/codec_spec.h */
+    char push_policy[OPTION_TEXT_MAX]; /* auto | all | file: compression/push_codec.h */
+    char residual[OPTION_TEXT_MAX];    /* f32 | bf16 | int8 */
+    int64_t dense_warmup;       /* pushes that topk, powersgd, onebit send dense; -1: usual */
+    int64_t density_schedule;   /* pushes over which topk's density falls; -1: usual */
     char pull[OPTION_TEXT_MAX]; /* bf16 | none */
     int64_t block_values;       /* values a block aims at */
     double lease;               /* seconds; every timer derives from it */
@@ -73,6 +102,9 @@ struct job {
     char prompt[OPTION_TEXT_MAX];
     char tokenizer[OPTION_TEXT_MAX]; /* file[,pattern] of the data's vocabulary */
     char progress[OPTION_TEXT_MAX];  /* auto | line | off */
+    char link[OPTION_TEXT_MAX];      /* none, or a rate that data channels are paced to */
+    double slow;                     /* a worker computes so many times slower, for tests; 1: not */
+    int64_t leave_after;             /* a worker leaves the job after so many steps; 0: never */
 };
 
 extern const struct option job_table[];
@@ -82,17 +114,6 @@ extern const size_t job_table_count;
 int64_t job_lease_ns(const struct job *job);
 int64_t job_heartbeat_ns(const struct job *job);    /* lease / 10 */
 int64_t job_join_timeout_ns(const struct job *job); /* --join-timeout, or 12 leases */
-
-/* A mode is numbers, not a code path (docs/MODES.md). Unbounded staleness is -1; a quorum of 0 is
- * "all workers". */
-struct discipline {
-    int64_t local_steps;
-    int64_t staleness;
-    int64_t quorum;
-};
-
-/* INVALID when the text names no mode. Pure. */
-enum status job_discipline(const char *mode, struct discipline *discipline) WARN_UNUSED;
 
 /* The highest learning rate: lr, or by --lr-scale lr * sqrt(workers) or lr * workers. Pure. */
 double job_peak_rate(const struct job *job);
@@ -107,6 +128,13 @@ double job_learning_rate(const struct job *job, int64_t step);
  * false. INVALID for another text. Pure. */
 enum status job_recompute(const char *text, int64_t *every, bool *attention) WARN_UNUSED;
 
+/* Do the options fit each other? INVALID with the reason in why [why_bytes], naming the options: to
+ * be asked before a job starts. Pure. */
+enum status job_check(const struct job *job, char *why, size_t why_bytes) WARN_UNUSED;
+
+/* The plan's options for this job on so many shards. Pure. */
+struct plan_options job_plan_options(const struct job *job, uint64_t shards);
+
 /* Tokens that one worker reads in a step. Pure. */
 int64_t job_step_tokens(const struct job *job);
 
@@ -114,7 +142,7 @@ int64_t job_step_tokens(const struct job *job);
 bool job_model_is_path(const char *model);
 
 /* A list of (name, value) of AGREED options, as they travel in a join. */
-#define JOB_AGREED_MAX 48
+#define JOB_AGREED_MAX 96
 struct job_values {
     size_t count;
     const char *names[JOB_AGREED_MAX];            /* rows' own names */

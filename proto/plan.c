@@ -6,7 +6,9 @@
 #include "base/memory.h"
 #include "proto/frame.h"
 
+#include <fnmatch.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,12 +48,18 @@ uint64_t plan_tensor_digest(const struct tensor *tensors, uint64_t tensor_count)
     for (uint64_t i = 0; i < tensor_count; i++) {
         const struct tensor *tensor = &tensors[i];
         digest = fold_name(digest, tensor->name);
-        uint64_t head[2] = {tensor->dims, tensor->decay};
-        digest = fold(digest, head, 2);
+        uint64_t head[3] = {tensor->dims, tensor->decay, tensor->embedding};
+        digest = fold(digest, head, 3);
         uint32_t dims = tensor->dims < TENSOR_DIMS_MAX ? tensor->dims : TENSOR_DIMS_MAX;
         digest = fold(digest, tensor->shape, dims);
     }
     return digest;
+}
+
+static uint64_t bits_of(double value) {
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
 }
 
 static uint64_t digest_plan(const struct plan *plan) {
@@ -64,10 +72,11 @@ static uint64_t digest_plan(const struct plan *plan) {
     }
     for (uint64_t i = 0; i < plan->block_count; i++) {
         const struct plan_block *block = &plan->blocks[i];
-        uint64_t words[9] = {block->id,           block->offset, block->count,
-                             block->rows,         block->cols,   block->first_tensor,
-                             block->tensor_count, block->shard,  block->decay};
-        digest = fold(digest, words, 9);
+        uint64_t words[12] = {block->id,           block->offset,         block->count,
+                              block->rows,         block->cols,           block->first_tensor,
+                              block->tensor_count, block->shard,          block->fragment,
+                              block->hidden,       bits_of(block->decay), bits_of(block->rate)};
+        digest = fold(digest, words, 12);
     }
     return digest;
 }
@@ -147,24 +156,84 @@ static enum status check_names_differ(const struct tensor *tensors, uint64_t ten
     return status;
 }
 
-static enum status check_arguments(uint64_t tensor_count, uint64_t shard_count,
-                                   uint64_t block_values) {
+static enum status check_arguments(uint64_t tensor_count, const struct plan_options *options) {
     if (tensor_count < 1 || tensor_count > PLAN_TENSORS_MAX) {
         log_error("a plan of %" PRIu64 " tensors, allowed are 1 to %zu", tensor_count,
                   PLAN_TENSORS_MAX);
         return STATUS_INVALID;
     }
-    if (shard_count < 1 || shard_count > PLAN_SHARDS_MAX) {
-        log_error("a plan for %" PRIu64 " shards, allowed are 1 to %" PRIu64, shard_count,
+    if (options->shards < 1 || options->shards > PLAN_SHARDS_MAX) {
+        log_error("a plan for %" PRIu64 " shards, allowed are 1 to %" PRIu64, options->shards,
                   PLAN_SHARDS_MAX);
         return STATUS_INVALID;
     }
-    if (block_values < 1 || block_values > BLOCK_VALUES_MAX) {
-        log_error("blocks of %" PRIu64 " values, allowed are 1 to %" PRIu64, block_values,
+    if (options->block_values < 1 || options->block_values > BLOCK_VALUES_MAX) {
+        log_error("blocks of %" PRIu64 " values, allowed are 1 to %" PRIu64, options->block_values,
                   BLOCK_VALUES_MAX);
         return STATUS_INVALID;
     }
     return STATUS_OK;
+}
+
+/* ---- factors of rate and decay ---- */
+
+/* One PATTERN=FACTOR of `bytes` characters -> does the pattern fit, and the factor. */
+static enum status read_factor(const char *item, size_t bytes, const char *name, bool *fits,
+                               double *factor) {
+    char copy[TENSOR_NAME_MAX + 32];
+    char *end = NULL;
+    if (bytes >= sizeof copy) return STATUS_INVALID;
+    memcpy(copy, item, bytes);
+    copy[bytes] = 0;
+    char *equals = strrchr(copy, '=');
+    if (equals == NULL || equals == copy || equals[1] == 0) return STATUS_INVALID;
+    *equals = 0;
+    *factor = strtod(equals + 1, &end);
+    if (*end != 0 || !isfinite(*factor) || *factor < 0) return STATUS_INVALID;
+    *fits = fnmatch(copy, name, 0) == 0;
+    return STATUS_OK;
+}
+
+enum status plan_factor(const char *text, const char *name, double *factor) {
+    double found = 1;
+    bool open = true; /* the first that fits counts; the rest is only checked */
+    while (text != NULL && *text != 0) {
+        size_t bytes = strcspn(text, ",");
+        double value = 1;
+        bool fits = false;
+        TRY(read_factor(text, bytes, name, &fits, &value));
+        if (fits && open) {
+            found = value;
+            open = false;
+        }
+        text += bytes;
+        if (*text == ',' && *++text == 0) return STATUS_INVALID;
+    }
+    *factor = found;
+    return STATUS_OK;
+}
+
+/* What the options say of one tensor. */
+struct traits {
+    double decay, rate;
+};
+
+static struct traits traits_of(const struct tensor *tensor, const struct plan_options *options) {
+    struct traits traits = {0};
+    ASSERT(plan_factor(options->rates, tensor->name, &traits.rate) == STATUS_OK);
+    if (tensor->decay)
+        ASSERT(plan_factor(options->decays, tensor->name, &traits.decay) == STATUS_OK);
+    return traits;
+}
+
+static enum status check_factors(const struct plan_options *options) {
+    double factor = 0;
+    if (plan_factor(options->rates, "", &factor) == STATUS_OK &&
+        plan_factor(options->decays, "", &factor) == STATUS_OK)
+        return STATUS_OK;
+    log_error("factors of tensors (--rates, --decays) are PATTERN=FACTOR,PATTERN=FACTOR with "
+              "factors from 0");
+    return STATUS_INVALID;
 }
 
 /* ---- cutting into blocks ---- */
@@ -205,7 +274,8 @@ static enum status survey(const struct tensor *tensors, uint64_t tensor_count,
 
 static void copy_tensors(struct plan *plan, const struct tensor *tensors) {
     for (uint64_t i = 0; i < plan->tensor_count; i++) {
-        plan->tensors[i] = (struct tensor){.dims = tensors[i].dims, .decay = tensors[i].decay};
+        plan->tensors[i] = (struct tensor){
+            .dims = tensors[i].dims, .decay = tensors[i].decay, .embedding = tensors[i].embedding};
         memcpy(plan->tensors[i].name, tensors[i].name, strlen(tensors[i].name));
         for (uint32_t d = 0; d < tensors[i].dims; d++)
             plan->tensors[i].shape[d] = tensors[i].shape[d];
@@ -238,11 +308,14 @@ static void add_block(struct plan *plan, struct plan_block block) {
     if (block.count > plan->largest_block) plan->largest_block = block.count;
 }
 
-static void cut_matrix(struct plan *plan, uint64_t position, uint64_t block_values) {
+static void cut_matrix(struct plan *plan, uint64_t position, const struct plan_options *options) {
     uint64_t index = plan->pack_order[position];
+    const struct tensor *tensor = &plan->tensors[index];
+    struct traits traits = traits_of(tensor, options);
     struct extent extent = {0};
-    ASSERT(measure(&plan->tensors[index], &extent));
-    uint64_t slice = rows_of_slice(extent.cols, block_values);
+    ASSERT(measure(tensor, &extent));
+    bool whole = options->whole && extent.count <= BLOCK_VALUES_MAX;
+    uint64_t slice = whole ? extent.rows : rows_of_slice(extent.cols, options->block_values);
     for (uint64_t row = 0; row < extent.rows; row += slice) {
         uint64_t left = extent.rows - row;
         add_block(plan, (struct plan_block){.offset = plan->offsets[index] + row * extent.cols,
@@ -250,20 +323,25 @@ static void cut_matrix(struct plan *plan, uint64_t position, uint64_t block_valu
                                             .cols = extent.cols,
                                             .first_tensor = position,
                                             .tensor_count = 1,
-                                            .decay = plan->tensors[index].decay});
+                                            .decay = traits.decay,
+                                            .rate = traits.rate,
+                                            .hidden = slice >= extent.rows && !tensor->embedding});
         if (left <= slice) break; // row + slice may not fit 64 bits
     }
 }
 
 /* The pack that starts at `position`; returns the position after it. */
-static uint64_t cut_pack(struct plan *plan, uint64_t position, uint64_t block_values) {
+static uint64_t cut_pack(struct plan *plan, uint64_t position, const struct plan_options *options) {
     const struct tensor *first = &plan->tensors[plan->pack_order[position]];
+    struct traits traits = traits_of(first, options);
     uint64_t values = first->shape[0];
     uint64_t end = position + 1;
     for (; end < plan->tensor_count; end++) {
         const struct tensor *next = &plan->tensors[plan->pack_order[end]];
-        if (next->decay != first->decay) break;
-        if (values >= block_values || next->shape[0] > block_values - values) break;
+        struct traits other = traits_of(next, options);
+        if (other.decay != traits.decay || other.rate != traits.rate) break;
+        if (values >= options->block_values || next->shape[0] > options->block_values - values)
+            break;
         values += next->shape[0];
     }
     add_block(plan, (struct plan_block){.offset = plan->offsets[plan->pack_order[position]],
@@ -271,32 +349,34 @@ static uint64_t cut_pack(struct plan *plan, uint64_t position, uint64_t block_va
                                         .cols = values,
                                         .first_tensor = position,
                                         .tensor_count = end - position,
-                                        .decay = first->decay});
+                                        .decay = traits.decay,
+                                        .rate = traits.rate});
     return end;
 }
 
-static void cut(struct plan *plan, uint64_t block_values) {
+static void cut(struct plan *plan, const struct plan_options *options) {
     uint64_t position = 0;
     while (position < plan->tensor_count) {
         if (plan->tensors[plan->pack_order[position]].dims == 1) {
-            position = cut_pack(plan, position, block_values);
+            position = cut_pack(plan, position, options);
         } else {
-            cut_matrix(plan, position, block_values);
+            cut_matrix(plan, position, options);
             position++;
         }
     }
 }
 
-/* ---- placement ---- */
+/* ---- placement on shards and fragments ---- */
 
+/* A shard or a fragment. */
 struct owner {
     uint64_t values;
-    uint64_t shard;
+    uint64_t place;
 };
 
 static bool owner_before(const struct owner *left, const struct owner *right) {
     if (left->values != right->values) return left->values < right->values;
-    return left->shard < right->shard;
+    return left->place < right->place;
 }
 
 /* Restores the heap (least loaded owner first) after its first element grew. */
@@ -326,42 +406,84 @@ static int compare_longest_first(const void *left, const void *right) {
     return a->block < b->block ? -1 : a->block > b->block;
 }
 
-static void place(struct plan *plan) {
+/* Longest first onto the emptiest of `places` -> each block's place. Frozen blocks too, if `all`;
+ * else their place is not set. */
+static void spread(const struct plan *plan, uint64_t places, bool all, uint64_t *place_of) {
     struct load *sorted = memory_zeroed(plan->block_count, sizeof *sorted);
-    struct owner *heap = memory_zeroed(plan->shard_count, sizeof *heap);
-    for (uint64_t i = 0; i < plan->block_count; i++)
-        sorted[i] = (struct load){.values = plan->blocks[i].count, .block = i};
-    for (uint64_t i = 0; i < plan->shard_count; i++)
-        heap[i].shard = i;
-    qsort(sorted, plan->block_count, sizeof *sorted, compare_longest_first);
+    struct owner *heap = memory_zeroed(places, sizeof *heap);
+    uint64_t count = 0;
     for (uint64_t i = 0; i < plan->block_count; i++) {
-        plan->blocks[sorted[i].block].shard = heap[0].shard;
+        if (all || plan->blocks[i].rate > 0)
+            sorted[count++] = (struct load){.values = plan->blocks[i].count, .block = i};
+    }
+    for (uint64_t i = 0; i < places; i++)
+        heap[i].place = i;
+    qsort(sorted, count, sizeof *sorted, compare_longest_first);
+    for (uint64_t i = 0; i < count; i++) {
+        place_of[sorted[i].block] = heap[0].place;
         heap[0].values += sorted[i].values;
-        sift_down(heap, plan->shard_count);
+        sift_down(heap, places);
     }
     free(heap);
     free(sorted);
 }
 
+static void place(struct plan *plan) {
+    uint64_t *place_of = memory_zeroed(plan->block_count, sizeof *place_of);
+    spread(plan, plan->shard_count, true, place_of);
+    for (uint64_t i = 0; i < plan->block_count; i++)
+        plan->blocks[i].shard = place_of[i];
+    spread(plan, plan->fragment_count, false, place_of);
+    for (uint64_t i = 0; i < plan->block_count; i++)
+        plan->blocks[i].fragment = plan->blocks[i].rate > 0 ? place_of[i] : PLAN_FROZEN;
+    free(place_of);
+}
+
+/* Each fragment must have something to report. */
+static enum status check_fragments(const struct plan *plan) {
+    uint64_t moving = 0;
+    for (uint64_t i = 0; i < plan->block_count; i++)
+        moving += plan->blocks[i].rate > 0 ? 1 : 0;
+    if (moving == 0) {
+        log_error("every tensor is frozen (--rates)");
+        return STATUS_INVALID;
+    }
+    if (moving < plan->fragment_count) {
+        log_error("%" PRIu64 " --fragments of %" PRIu64
+                  " blocks: fewer fragments or smaller --block-values are needed",
+                  plan->fragment_count, moving);
+        return STATUS_INVALID;
+    }
+    return STATUS_OK;
+}
+
 /* ---- the plan ---- */
 
 enum status plan_build(struct plan *plan, const struct tensor *tensors, uint64_t tensor_count,
-                       uint64_t shard_count, uint64_t block_values) {
+                       const struct plan_options *options) {
     uint64_t block_bound = 0;
     uint64_t value_count = 0;
-    TRY(check_arguments(tensor_count, shard_count, block_values));
-    TRY(survey(tensors, tensor_count, block_values, &block_bound, &value_count));
+    TRY(check_arguments(tensor_count, options));
+    TRY(check_factors(options));
+    TRY(survey(tensors, tensor_count, options->block_values, &block_bound, &value_count));
 
-    struct plan built = {
-        .tensor_count = tensor_count, .shard_count = shard_count, .value_count = value_count};
+    struct plan built = {.tensor_count = tensor_count,
+                         .shard_count = options->shards,
+                         .fragment_count = options->fragments > 1 ? options->fragments : 1,
+                         .value_count = value_count};
     built.tensors = memory_zeroed(tensor_count, sizeof *built.tensors);
     built.offsets = memory_zeroed(tensor_count, sizeof *built.offsets);
     built.pack_order = memory_zeroed(tensor_count, sizeof *built.pack_order);
     built.blocks = memory_zeroed(block_bound, sizeof *built.blocks);
     copy_tensors(&built, tensors);
     lay_out(&built);
-    cut(&built, block_values);
+    cut(&built, options);
     ASSERT(built.block_count <= block_bound);
+    enum status status = check_fragments(&built);
+    if (status != STATUS_OK) {
+        plan_free(&built);
+        return status;
+    }
     place(&built);
     built.digest = digest_plan(&built);
     *plan = built;

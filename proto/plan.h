@@ -1,14 +1,15 @@
 /* plan.h - from a model's tensors to blocks, and from blocks to the shards that own them.
  *
- * A pure function of (tensors, shard count, block size): every process computes it and compares
+ * A pure function of (tensors, options): every process computes it and compares
  * digests before anything moves.
  * The model's parameters form one flat vector of f32 in an order the plan chooses: each matrix
  * (two or more dimensions: rows = shape[0], cols = the rest) by itself, then all vectors together.
  * A block is a contiguous piece of that vector: a slice of whole rows of one matrix with at most
  * `block_values` values (one row at least), or a pack of whole vectors, in model order, likewise
  * (one vector at least). Blocks depend on tensors and block size alone, never on the shard count,
- * so sums over blocks in order of id give the same bits for any number of shards. Weight decay is
- * one flag a block (a pack never mixes both).
+ * so sums over blocks in order of id give the same bits for any number of shards. Decay and
+ * learning-rate factors are a block's (a pack never mixes different ones).
+ * Fragments are balanced by values: longest block first into the emptiest; frozen blocks have none.
  * Invariant: block i starts where block i - 1 ends; together they are the whole flat vector.
  * Placement: longest block first onto the shard with the fewest bytes, ties to the lower id (LPT;
  * Graham, "Bounds on multiprocessing timing anomalies", 1969). More shards than blocks is legal:
@@ -35,8 +36,12 @@ struct tensor {
     char name[TENSOR_NAME_MAX];
     uint32_t dims; /* 1..TENSOR_DIMS_MAX */
     uint64_t shape[TENSOR_DIMS_MAX];
-    bool decay; /* weight decay applies */
+    bool decay;     /* weight decay applies */
+    bool embedding; /* rows are looked up by token or position, or score tokens (a head) */
 };
+
+/* The fragment of a block that no report carries: its weights never change. */
+#define PLAN_FROZEN UINT64_MAX
 
 struct plan_block {
     uint64_t id;         /* its index in plan.blocks */
@@ -47,8 +52,25 @@ struct plan_block {
      * for a slice of a matrix, all of a pack's vectors. */
     uint64_t first_tensor, tensor_count;
     uint64_t shard;
-    bool decay;
+    uint64_t fragment; /* the part of the model that it reports with, or PLAN_FROZEN */
+    double decay;      /* factor of the job's weight decay; 0: none */
+    double rate;       /* factor of the learning rate; 0: frozen */
+    bool hidden;       /* a whole matrix that is no embedding */
 };
+
+struct plan_options {
+    uint64_t shards;
+    uint64_t block_values; /* values a block aims at */
+    uint64_t fragments;    /* 0 or 1: one */
+    bool whole;            /* each matrix is one block where a frame can hold it */
+    const char *rates;  /* factors of tensors' learning rates and weight decays, in the form that */
+    const char *decays; /* plan_factor() takes; NULL or "": all 1 */
+};
+
+/* The factor of the first of "PATTERN=FACTOR,PATTERN=FACTOR" whose pattern (fnmatch) is the name's;
+ * 1 where there is none. INVALID, *factor unchanged, where the text has no such form, or a factor
+ * is negative or not finite. Pure. */
+enum status plan_factor(const char *text, const char *name, double *factor) WARN_UNUSED;
 
 struct plan {
     struct tensor *tensors; /* a copy of the model's list, in the model's order */
@@ -58,6 +80,7 @@ struct plan {
     struct plan_block *blocks;
     uint64_t block_count;
     uint64_t shard_count;
+    uint64_t fragment_count;
     uint64_t value_count;   /* of the flat vector */
     uint64_t largest_block; /* values */
     uint64_t digest;        /* XXH3 over tensors, blocks and placement */
@@ -65,11 +88,12 @@ struct plan {
 
 /* INVALID (logged, with the tensor's name where there is one): no tensors, too many, a name that is
  * empty, doubled or not printable ASCII, a zero dimension, an overflow of 64 bits, a row or vector
- * too long for one frame, more than PLAN_BLOCKS_MAX blocks, shard_count 0 or too large,
- * block_values outside 1..FRAME_PAYLOAD_MAX / 4. The plan is unchanged then. Its memory is its own;
+ * too long for one frame, more than PLAN_BLOCKS_MAX blocks, no shards or too many, block_values
+ * outside 1..FRAME_PAYLOAD_MAX / 4, more fragments than blocks that are not frozen, a malformed
+ * list of factors, every block frozen. The plan is unchanged then. Its memory is its own;
  * plan_free() it. */
 enum status plan_build(struct plan *plan, const struct tensor *tensors, uint64_t tensor_count,
-                       uint64_t shard_count, uint64_t block_values) WARN_UNUSED;
+                       const struct plan_options *options) WARN_UNUSED;
 void plan_free(struct plan *plan);
 
 /* Digest of a tensor list alone: what workers compare before a plan exists. Takes any list, also

@@ -15,6 +15,7 @@ void tensor_list_pack(const struct tensor *tensors, uint64_t count, struct tenso
         list->entries[i].n_shape = tensors[i].dims;
         list->entries[i].shape = (uint64_t *)tensors[i].shape;
         list->entries[i].decay = tensors[i].decay;
+        list->entries[i].embedding = tensors[i].embedding;
         list->pointers[i] = &list->entries[i];
     }
 }
@@ -31,7 +32,8 @@ bool tensor_list_unpack(Rubato__Tensor *const *entries, size_t count, struct ten
             entry->n_shape > TENSOR_DIMS_MAX) {
             return false;
         }
-        tensors[i] = (struct tensor){.dims = (uint32_t)entry->n_shape, .decay = entry->decay};
+        tensors[i] = (struct tensor){
+            .dims = (uint32_t)entry->n_shape, .decay = entry->decay, .embedding = entry->embedding};
         (void)snprintf(tensors[i].name, TENSOR_NAME_MAX, "%s", entry->name);
         memcpy(tensors[i].shape, entry->shape, entry->n_shape * sizeof(uint64_t));
     }

@@ -1,171 +1,348 @@
-/* aggregate.c - sums in rank order, the round's report and verdict, optimizer steps: see shard.h */
+/* aggregate.c - rounds: sums in rank order, the report and the verdict: see shard.h.
+ *
+ * A round is of the blocks of one fragment. `next` below is the shard's part in it.
+ */
 #include "base/assert.h"
 #include "base/log.h"
 #include "kernels/optimizer.h"
-#include "server/shard.h"
+#include "server/shard_parts.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-static void release_slot(struct shard *shard, struct shard_lane *lane) {
-    struct channel *channel = shard->config.channel;
-    channel->ops->release(channel, lane->slot);
-    lane->slot = SHARD_NO_SLOT;
-    lane->payload = NULL;
+static uint64_t fragment_of(const struct shard *shard, uint64_t round) {
+    return (round - 1) % shard->config.plan->fragment_count;
 }
 
-/* The lane's push had its turn, whether it changed the block or not. */
-static void had_turn(struct shard *shard, struct shard_block *block, uint32_t rank) {
-    struct shard_lane *lane = &block->lanes[rank];
-    lane->record.applied_seq = lane->record.held_seq;
-    lane->record.held_seq = 0;
-    lane->ticket = lane->held_ticket;
-    uint64_t staleness =
-        block->version > lane->base_version ? block->version - lane->base_version : 0;
-    lane->staleness = staleness < UINT32_MAX ? (uint32_t)staleness : UINT32_MAX;
-    struct shard_counters *counters = &shard->counters;
-    counters->pushes++;
-    counters->staleness_sum += lane->staleness;
-    counters->staleness_max =
-        lane->staleness > counters->staleness_max ? lane->staleness : counters->staleness_max;
-    reply_due(shard, block, rank);
+uint64_t shard_part(const struct shard *shard, uint64_t round) {
+    return shard->parts[fragment_of(shard, round)];
 }
 
-/* One optimizer step of the block on sum * grad_scale. */
-static void step_block(struct shard *shard, struct shard_block *block, float grad_scale) {
-    const struct job *job = shard->config.job;
-    int64_t count = (int64_t)block->plan->count;
-    /* Where each push is an update, a round of all workers' pushes is one step of the schedule, and
-     * moves the weights as far: with SGD, lr / W each adds up to lr times the mean gradient. */
-    int64_t pushes_a_step = shard->by_round ? 1 : (int64_t)shard->workers;
-    ASSERT_OP(pushes_a_step, >, 0);
-    double rate = job_learning_rate(job, (int64_t)block->version / pushes_a_step);
-    float lr = (float)(rate / (double)pushes_a_step);
-    float decay = block->plan->decay ? (float)job->weight_decay : 0.0F;
-    int64_t step = (int64_t)block->version + 1;
-    if (block->moment2 != NULL) {
-        struct adamw adamw = {.lr = lr,
-                              .beta1 = (float)job->beta1,
-                              .beta2 = (float)job->beta2,
-                              .eps = (float)job->eps,
-                              .decay = decay,
-                              .step = step,
-                              .grad_scale = grad_scale};
-        optimizer_adamw(&adamw, block->weights, block->moment1, block->moment2, block->sum, count);
-    } else {
-        struct sgd sgd = {.lr = lr,
-                          .momentum = (float)job->momentum,
-                          .decay = decay,
-                          .grad_scale = grad_scale,
-                          .step = step};
-        optimizer_sgd(&sgd, block->weights, block->moment1, block->sum, count);
-    }
-    block->version++;
-    reply_outdated(shard, block);
+static bool in_round(const struct shard *shard, const struct shard_block *block) {
+    return block->plan->fragment == fragment_of(shard, shard->round);
 }
 
-/* --- by round --- */
-
-static void report_round(struct shard *shard) {
-    bool nonfinite = false;
-    for (uint64_t i = 0; i < shard->block_count; i++) {
-        shard->report_sums[i] = shard->blocks[i].sum_of_squares;
-        nonfinite = nonfinite || !isfinite(shard->report_sums[i]);
-    }
-    struct vote_report report = {.round = shard->round,
-                                 .shard = shard->config.id,
-                                 .contributors = shard->workers,
-                                 .nonfinite = nonfinite,
-                                 .block_count = shard->block_count,
-                                 .blocks = shard->report_blocks,
-                                 .sums_of_squares = shard->report_sums};
-    /* One report is open at a time, so the ring has room. */
-    ASSERT(ring_push(&shard->reports, &report) == STATUS_OK);
+static void tell(struct shard *shard, const struct shard_note *note) {
+    /* One report and one change are under way at a time, so the ring has room for them. */
+    ASSERT(ring_push(&shard->notes, note) == STATUS_OK);
     if (shard->config.reported != NULL) {
         wake_signal(shard->config.reported);
     }
 }
 
-/* Adds the pushes that are next in rank order. */
-static void add_in_order(struct shard *shard, struct shard_block *block) {
-    size_t count = (size_t)block->plan->count;
-    while (block->next_rank < shard->workers) {
-        struct shard_lane *lane = &block->lanes[block->next_rank];
-        if (lane->slot == SHARD_NO_SLOT) {
-            return;
-        }
-        /* take_push() checked the length, the only thing that can be wrong. */
-        ASSERT(lane->codec->decode_add(lane->payload, lane->payload_bytes, block->sum, count) ==
-               STATUS_OK);
-        release_slot(shard, lane);
-        block->next_rank++;
+/* Leaves room for a report and a change. */
+static bool tell_arrival(struct shard *shard, const struct shard_arrival *arrival) {
+    if (ring_count(&shard->notes) + 2 >= shard->notes.capacity) {
+        return false;
     }
-    block->sum_of_squares = optimizer_sum_of_squares(block->sum, (int64_t)count);
-    shard->blocks_summed++;
-    if (shard->blocks_summed == shard->block_count) {
+    tell(shard, &(struct shard_note){.kind = SHARD_ARRIVED, .arrival = *arrival});
+    return true;
+}
+
+void aggregate_tell_rest(struct shard *shard) {
+    for (uint32_t rank = 0; rank < shard->workers && shard->untold > 0; rank++) {
+        struct shard_worker *worker = &shard->ranks[rank];
+        if (worker->untold) {
+            if (!tell_arrival(shard, &worker->told)) {
+                return;
+            }
+            worker->untold = false;
+            shard->untold--;
+        }
+    }
+}
+
+/* ---- sums ---- */
+
+static uint32_t contributors_of(const struct shard *shard, const struct shard_block *block) {
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < shard->workers; rank++) {
+        count += block->lanes[rank].summed ? 1 : 0;
+    }
+    return count;
+}
+
+static void report_round(struct shard *shard) {
+    struct vote_report report = {.round = shard->round,
+                                 .shard = shard->config.id,
+                                 .blocks = shard->report_blocks,
+                                 .sums_of_squares = shard->report_sums};
+    bool equal = true;
+    for (uint64_t i = 0; i < shard->block_count; i++) {
+        const struct shard_block *block = &shard->blocks[i];
+        if (!in_round(shard, block)) {
+            continue;
+        }
+        if (report.block_count == 0) {
+            report.contributors = contributors_of(shard, block);
+            report.weight = block->weight;
+        }
+        equal = equal && report.contributors == contributors_of(shard, block) &&
+                !(report.weight < block->weight) && !(report.weight > block->weight);
+        shard->report_blocks[report.block_count] = block->plan->id;
+        shard->report_sums[report.block_count++] = block->sum_of_squares;
+        report.nonfinite = report.nonfinite || !isfinite(block->sum_of_squares);
+    }
+    if (!equal) {
+        log_error("the pushes of round %" PRIu64 " do not fit each other", shard->round);
+        report.contributors = 0; /* which the coordinator will not take */
+    }
+    tell(shard, &(struct shard_note){.kind = SHARD_REPORT, .report = report});
+}
+
+static void add_push(struct shard *shard, struct shard_block *block, struct shard_lane *lane) {
+    /* push_take() checked the length, the only thing that can be wrong. */
+    ASSERT(lane->codec->decode_add(lane->payload, lane->payload_bytes, block->sum,
+                                   (size_t)block->plan->count) == STATUS_OK);
+    push_release(shard, lane);
+    lane->summed = true;
+    block->weight += lane->weight;
+}
+
+static void finish_sum(struct shard *shard, struct shard_block *block) {
+    block->sum_of_squares = optimizer_sum_of_squares(block->sum, (int64_t)block->plan->count);
+    shard->summed++;
+    if (shard->summed == shard_part(shard, shard->round)) {
         report_round(shard);
     }
 }
 
-void aggregate_verdict(struct shard *shard, const struct vote_verdict *verdict) {
-    if (verdict->round != shard->round || shard->blocks_summed != shard->block_count ||
-        !shard->by_round || shard->block_count == 0) {
-        log_debug("verdict on round %" PRIu64 " in round %" PRIu64 " ignored", verdict->round,
-                  shard->round);
+/* Does the round wait for the worker's push of the block? */
+static bool awaited(const struct shard *shard, const struct shard_block *block, uint32_t rank) {
+    const struct shard_lane *lane = &block->lanes[rank];
+    uint64_t last = lane->record.applied_seq;
+    uint64_t next =
+        last == 0 ? block->plan->fragment + 1 : last + shard->config.plan->fragment_count;
+    return !shard->ranks[rank].gone && next <= shard->reports;
+}
+
+/* Rounds of all: adds the pushes that are next in rank order. */
+static void add_in_order(struct shard *shard, struct shard_block *block) {
+    if (block->next_rank == shard->workers) {
+        return; /* complete already */
+    }
+    for (; block->next_rank < shard->workers; block->next_rank++) {
+        struct shard_lane *lane = &block->lanes[block->next_rank];
+        if (lane->slot != SHARD_NO_SLOT) {
+            add_push(shard, block, lane);
+        } else if (awaited(shard, block, block->next_rank)) {
+            return;
+        }
+    }
+    if (contributors_of(shard, block) > 0) {
+        finish_sum(shard, block);
+    } else {
+        block->next_rank = 0; /* nobody is left, or nobody has more to say */
+    }
+}
+
+/* ---- who is there (rounds of a quorum) ---- */
+
+static void say(struct shard *shard, uint32_t rank, uint64_t round) {
+    struct shard_worker *worker = &shard->ranks[rank];
+    worker->told = (struct shard_arrival){.round = round, .seq = worker->seq, .rank = rank};
+    shard->untold += worker->untold ? 0 : 1;
+    worker->untold = true;
+    aggregate_tell_rest(shard);
+}
+
+static void drop_held(struct shard *shard, uint32_t rank, uint64_t seq) {
+    for (uint64_t i = 0; i < shard->block_count; i++) {
+        struct shard_block *block = &shard->blocks[i];
+        const struct shard_lane *lane = &block->lanes[rank];
+        if (lane->slot != SHARD_NO_SLOT && lane->record.held_seq == seq) {
+            push_drop(shard, block, rank);
+        }
+    }
+}
+
+/* Another block of the worker's report is here. */
+static void note_block(struct shard *shard, uint32_t rank, uint64_t seq, bool late,
+                       uint64_t late_round) {
+    struct shard_worker *worker = &shard->ranks[rank];
+    if (worker->seq != seq) {
+        worker->seq = seq;
+        worker->here = 0;
+        worker->late = false;
+    }
+    worker->here++;
+    if (late) {
+        worker->late = true;
+        worker->late_round = late_round;
+    }
+    if (worker->here < shard_part(shard, shard->round)) {
         return;
     }
-    float grad_scale = verdict->scale * (1.0F / (float)shard->workers);
-    for (uint64_t i = 0; i < shard->block_count; i++) {
-        struct shard_block *block = &shard->blocks[i];
-        for (uint32_t rank = 0; rank < shard->workers; rank++) {
-            had_turn(shard, block, rank);
-        }
-        if (!verdict->skip) {
-            step_block(shard, block, grad_scale);
-        }
-        memset(block->sum, 0, (size_t)block->plan->count * sizeof(float));
-        block->next_rank = 0;
+    if (worker->late) {
+        drop_held(shard, rank, seq);
     }
-    shard->counters.skipped += verdict->skip ? 1 : 0;
-    shard->blocks_summed = 0;
-    shard->round++;
+    say(shard, rank, worker->late ? worker->late_round : shard->round);
 }
 
-/* --- each push by itself --- */
-
-static void apply_push(struct shard *shard, struct shard_block *block, uint32_t rank,
-                       const struct shard_commit *commit) {
-    struct shard_lane *lane = &block->lanes[rank];
-    size_t count = (size_t)block->plan->count;
-    ASSERT(lane->codec->decode(lane->payload, lane->payload_bytes, block->sum, count) == STATUS_OK);
-    release_slot(shard, lane);
-    had_turn(shard, block, rank);
-    if (isfinite(commit->sum_of_squares)) {
-        step_block(shard, block,
-                   vote_clip_factor(shard->config.job->clip, sqrt(commit->sum_of_squares)));
-    } else {
-        shard->counters.skipped++;
-    }
-}
-
-void aggregate_commit(struct shard *shard, uint32_t rank, const struct shard_commit *commit) {
-    if (!isfinite(commit->sum_of_squares)) {
-        log_warn("push %" PRIu64 " of worker %u is not finite: dropped", commit->seq, rank);
-    }
-    for (uint64_t i = 0; i < shard->block_count; i++) {
-        struct shard_block *block = &shard->blocks[i];
-        struct shard_lane *lane = &block->lanes[rank];
-        if (lane->slot != SHARD_NO_SLOT && lane->record.held_seq == commit->seq) {
-            apply_push(shard, block, rank, commit);
-        }
+void aggregate_late(struct shard *shard, const struct shard_block *block, uint32_t rank,
+                    uint64_t seq, uint64_t base_version) {
+    uint64_t behind = block->version > base_version ? block->version - base_version : 1;
+    if (shard->round <= shard->reports) {
+        note_block(shard, rank, seq, true, shard->round > behind ? shard->round - behind : 1);
     }
 }
 
 void aggregate_arrived(struct shard *shard, struct shard_block *block, uint32_t rank) {
-    if (shard->by_round) {
+    if (!shard->needs_all) {
+        note_block(shard, rank, block->lanes[rank].record.held_seq, false, 0);
+    } else if (in_round(shard, block)) {
         add_in_order(shard, block);
-    } else if (shard->commits[rank].seq == block->lanes[rank].record.held_seq) {
-        apply_push(shard, block, rank, &shard->commits[rank]);
     }
+}
+
+void aggregate_close(struct shard *shard, uint64_t round, const struct shard_ranks *ranks) {
+    if (round != shard->round || shard->is_closed || shard->needs_all || !shard->by_round ||
+        shard_part(shard, round) == 0) {
+        log_debug("close of round %" PRIu64 " in round %" PRIu64 " ignored", round, shard->round);
+        return;
+    }
+    shard->is_closed = true;
+    for (uint64_t i = 0; i < shard->block_count; i++) {
+        struct shard_block *block = &shard->blocks[i];
+        if (!in_round(shard, block)) {
+            continue;
+        }
+        for (uint32_t rank = 0; rank < shard->workers; rank++) {
+            struct shard_lane *lane = &block->lanes[rank];
+            /* That one is named but not here shows in the report. */
+            if (shard_ranks_has(ranks, rank) && lane->slot != SHARD_NO_SLOT) {
+                add_push(shard, block, lane);
+            }
+        }
+        finish_sum(shard, block);
+    }
+}
+
+void aggregate_drop(struct shard *shard, uint32_t rank, uint64_t seq) {
+    if (shard->by_round && !shard->needs_all && rank < shard->workers) {
+        drop_held(shard, rank, seq);
+    }
+}
+
+/* The round that was open is over: those who missed it are dropped, or are there for the next. */
+static void turn_to_late(struct shard *shard, uint64_t missed) {
+    bool over = shard->round > shard->reports;
+    for (uint32_t rank = 0; rank < shard->workers; rank++) {
+        struct shard_worker *worker = &shard->ranks[rank];
+        bool held = false;
+        for (uint64_t i = 0; i < shard->block_count && !held; i++) {
+            held = shard->blocks[i].lanes[rank].slot != SHARD_NO_SLOT;
+        }
+        if (!held) {
+            continue;
+        }
+        if (over || !shard->discipline.late_joins) {
+            worker->late = true;
+            worker->late_round = missed;
+            drop_held(shard, rank, worker->seq);
+        } else if (worker->here == shard_part(shard, shard->round)) {
+            say(shard, rank, shard->round);
+        }
+    }
+}
+
+/* ---- the verdict ---- */
+
+/* The next round in which the shard has a part. */
+static void open_next(struct shard *shard) {
+    do {
+        shard->round++;
+    } while (shard_part(shard, shard->round) == 0);
+    shard->summed = 0;
+    shard->is_closed = false;
+    if (!shard->needs_all) {
+        return;
+    }
+    /* Pushes may have come before their round. */
+    for (uint64_t i = 0; i < shard->block_count; i++) {
+        if (in_round(shard, &shard->blocks[i])) {
+            add_in_order(shard, &shard->blocks[i]);
+        }
+    }
+}
+
+static void decide_block(struct shard *shard, struct shard_block *block,
+                         const struct vote_verdict *verdict) {
+    for (uint32_t rank = 0; rank < shard->workers; rank++) {
+        if (block->lanes[rank].summed) {
+            push_had_turn(shard, block, rank, block->lanes[rank].weight);
+        }
+    }
+    if (!verdict->skip) {
+        struct update update = {.grad_scale = verdict->scale * (1.0F / (float)block->weight),
+                                .rate = 1};
+        update_block(shard, block, &update);
+        reply_outdated(shard, block);
+    }
+    block->version++;
+    memset(block->sum, 0, (size_t)block->plan->count * sizeof(float));
+    block->weight = 0;
+    block->next_rank = 0;
+}
+
+void aggregate_verdict(struct shard *shard, const struct vote_verdict *verdict) {
+    uint64_t round = shard->round;
+    if (!shard->by_round || verdict->round != round || shard->block_count == 0 ||
+        shard_part(shard, round) == 0 || shard->summed != shard_part(shard, round)) {
+        log_debug("verdict on round %" PRIu64 " in round %" PRIu64 " ignored", verdict->round,
+                  round);
+        return;
+    }
+    for (uint64_t i = 0; i < shard->block_count; i++) {
+        if (in_round(shard, &shard->blocks[i])) {
+            decide_block(shard, &shard->blocks[i], verdict);
+        }
+    }
+    shard->counters.skipped += verdict->skip ? 1 : 0;
+    if (shard->config.job->sync_warmup > 0 && shard->after.staleness != 0 &&
+        round == (uint64_t)shard->config.job->sync_warmup) {
+        shard->round++;
+        aggregate_change(shard, &shard->after);
+        return;
+    }
+    open_next(shard);
+    if (!shard->needs_all) {
+        turn_to_late(shard, round);
+    }
+}
+
+void aggregate_gone(struct shard *shard, uint32_t rank) {
+    shard->ranks[rank].here = 0;
+    if (!shard->needs_all || shard->block_count == 0) {
+        return;
+    }
+    uint64_t round = shard->round;
+    for (uint64_t i = 0; i < shard->block_count && shard->round == round; i++) {
+        if (in_round(shard, &shard->blocks[i])) {
+            add_in_order(shard, &shard->blocks[i]);
+        }
+    }
+}
+
+void aggregate_change(struct shard *shard, const struct discipline *discipline) {
+    for (uint64_t i = 0; i < shard->block_count; i++) {
+        struct shard_block *block = &shard->blocks[i];
+        block->base_steps = update_position(shard, block);
+        block->base_version = block->version;
+        memset(block->sum, 0, (size_t)block->plan->count * sizeof(float));
+        block->weight = 0;
+        block->next_rank = 0;
+    }
+    shard->discipline = *discipline;
+    shard->after = *discipline;
+    shard->by_round = discipline_by_round(discipline);
+    shard->needs_all = discipline_needs_all(discipline, shard->workers);
+    shard->released = false;
+    shard->summed = 0;
+    shard->is_closed = false;
+}
+
+void aggregate_tell_changed(struct shard *shard) {
+    tell(shard, &(struct shard_note){.kind = SHARD_CHANGED});
 }

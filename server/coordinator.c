@@ -6,11 +6,14 @@
 #include "base/memory.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PEERS_MAX 2048
+
+#define STRAGGLER_NS (INT64_C(10) * CLOCK_S)
 
 enum status coordinator_init(struct coordinator *coordinator,
                              const struct coordinator_config *config, int64_t now_ns) {
@@ -18,7 +21,8 @@ enum status coordinator_init(struct coordinator *coordinator,
                                         .epoch = 1,
                                         .started_ns = now_ns,
                                         .beat_at_ns = now_ns,
-                                        .nag_at_ns = now_ns + CLOCK_S};
+                                        .nag_at_ns = now_ns + CLOCK_S,
+                                        .straggler_at_ns = now_ns + STRAGGLER_NS};
     random_open(&coordinator->random, config->seed, RANDOM_SESSION, 0);
     coordinator->job_id = random_u64(&coordinator->random);
     membership_init(&coordinator->membership, PEERS_MAX);
@@ -32,6 +36,10 @@ void coordinator_free(struct coordinator *coordinator) {
         plan_free(&coordinator->plan);
         vote_free(&coordinator->vote);
     }
+    if (coordinator->has_quorum) {
+        quorum_free(&coordinator->quorum);
+    }
+    free(coordinator->ranks);
     membership_free(&coordinator->membership);
     message_scratch_free(&coordinator->scratch);
     free(coordinator->tensors);
@@ -74,6 +82,7 @@ void coordinator_end(struct coordinator *coordinator, const char *reason, int ex
     if (coordinator->phase == COORDINATOR_ENDED) {
         return;
     }
+    coordinator_abandon_change(coordinator);
     (void)snprintf(coordinator->reason, sizeof coordinator->reason, "%s", reason);
     coordinator->exit_code = exit_code;
     coordinator->phase = COORDINATOR_ENDED;
@@ -90,94 +99,27 @@ void coordinator_end(struct coordinator *coordinator, const char *reason, int ex
     }
 }
 
-/* The peer is gone: makes room while gathering, ends the job later. */
-static void lose_peer(struct coordinator *coordinator, struct peer *peer, const char *how) {
-    char reason[512];
-    bool harmless =
-        coordinator->phase == COORDINATOR_DRAINED && peer->role == JOB_WORKER && peer->index != 0;
-    if (peer->role == JOB_WORKER && peer->step > 0) {
-        (void)snprintf(reason, sizeof reason, "%s, at step %" PRIu64 ", %s", peer->name, peer->step,
-                       how);
-    } else {
-        (void)snprintf(reason, sizeof reason, "%s %s", peer->name, how);
-    }
-    if (coordinator->phase == COORDINATOR_GATHERING || harmless) {
-        log_warn("%s", reason);
-        membership_remove(peer);
-        if (!harmless) {
-            coordinator_settle(coordinator); /* without what its user gave */
-        }
-        return;
-    }
-    membership_remove(peer);
-    coordinator_end(coordinator, reason, EXIT_CODE_UNREACHABLE);
+static void take_leave(struct coordinator *coordinator, struct peer *peer,
+                       const Rubato__Leave *leave, int64_t now_ns) {
+    char how[384];
+    (void)snprintf(how, sizeof how, "left: %.300s", leave->reason);
+    coordinator_lose(coordinator, peer, how,
+                     leave->exit_code == EXIT_CODE_OK ? DEPARTURE_PLANNED : DEPARTURE_FAILED,
+                     now_ns);
 }
 
-static void take_report(struct coordinator *coordinator, const struct peer *peer,
-                        const Rubato__Report *report) {
-    struct vote_verdict decided;
-    struct vote_report vote = {.round = report->round,
-                               .shard = report->shard,
-                               .contributors = report->contributors,
-                               .nonfinite = report->nonfinite,
-                               .block_count = report->n_blocks,
-                               .blocks = report->blocks,
-                               .sums_of_squares = report->sums_of_squares};
-    if (coordinator->phase != COORDINATOR_RUNNING) {
-        return;
+static void take_beat(struct coordinator *coordinator, struct peer *peer,
+                      const Rubato__Beat *beat) {
+    peer->step = beat->step;
+    if (peer->role == JOB_WORKER && beat->step > 0) {
+        coordinator->weights_spread = true;
     }
-    bool sound = peer->role == JOB_SERVER && report->shard >= peer->first_shard &&
-                 report->shard - peer->first_shard < peer->shards &&
-                 report->contributors == (uint64_t)coordinator->job.workers &&
-                 report->n_blocks == report->n_sums_of_squares;
-    /* Ignored, a report that does not fit would leave the round open for ever. */
-    enum status status = sound ? vote_add(&coordinator->vote, &vote) : STATUS_MISMATCH;
-    if (status == STATUS_MISMATCH) {
-        coordinator_end(coordinator, "a shard's report does not fit the plan", EXIT_CODE_PROTOCOL);
-    }
-    if (status != STATUS_OK) {
-        return;
-    }
-    vote_decide(&coordinator->vote, coordinator->job.clip, &decided);
-    Rubato__Verdict verdict = RUBATO__VERDICT__INIT;
-    Rubato__Message message = RUBATO__MESSAGE__INIT;
-    verdict.round = decided.round;
-    verdict.skip = decided.skip;
-    verdict.scale = decided.scale;
-    verdict.norm = decided.norm;
-    message.body_case = RUBATO__MESSAGE__BODY_VERDICT;
-    message.verdict = &verdict;
-    coordinator_send_all(coordinator, JOB_SERVER, &message);
-    if (decided.skip) {
-        log_warn("round %" PRIu64 " skipped: the gradient is not finite", decided.round);
-    }
-    if (coordinator->vote.skipped_in_row >= JOB_NONFINITE_MAX) {
-        coordinator_end(coordinator,
-                        "diverged: 10 rounds in a row were not finite; try a lower --lr",
-                        EXIT_CODE_TRAINING);
-    }
-}
-
-static void take_done(struct coordinator *coordinator, struct peer *peer) {
-    Rubato__Drained drained = RUBATO__DRAINED__INIT;
-    Rubato__Message message = RUBATO__MESSAGE__INIT;
-    if (coordinator->phase != COORDINATOR_RUNNING || peer->role != JOB_WORKER) {
-        return;
-    }
-    peer->state = PEER_DONE;
-    if (membership_count(&coordinator->membership, JOB_WORKER, PEER_DONE) <
-        (uint32_t)coordinator->job.workers) {
-        return;
-    }
-    coordinator->phase = COORDINATOR_DRAINED;
-    message.body_case = RUBATO__MESSAGE__BODY_DRAINED;
-    message.drained = &drained;
-    coordinator_send_all(coordinator, JOB_WORKER, &message);
+    peer->tokens = beat->tokens;
+    peer->speed = isfinite(beat->speed) && beat->speed > 0 ? beat->speed : 0;
 }
 
 static void take_peer_message(struct coordinator *coordinator, struct peer *peer,
-                              const Rubato__Message *message) {
-    char how[384];
+                              const Rubato__Message *message, int64_t now_ns) {
     switch (message->body_case) {
     case RUBATO__MESSAGE__BODY_READY:
         coordinator_take_ready(coordinator, peer, message->ready);
@@ -189,24 +131,25 @@ static void take_peer_message(struct coordinator *coordinator, struct peer *peer
         coordinator_take_connected(coordinator, peer);
         break;
     case RUBATO__MESSAGE__BODY_REPORT:
-        take_report(coordinator, peer, message->report);
+        coordinator_take_report(coordinator, peer, message->report);
+        break;
+    case RUBATO__MESSAGE__BODY_ARRIVED:
+        coordinator_take_arrived(coordinator, peer, message->arrived, now_ns);
+        break;
+    case RUBATO__MESSAGE__BODY_CHANGE:
+        coordinator_take_change(coordinator, peer, message->change);
         break;
     case RUBATO__MESSAGE__BODY_DONE:
-        take_done(coordinator, peer);
+        coordinator_take_done(coordinator, peer);
         break;
     case RUBATO__MESSAGE__BODY_SAVED:
-        if (coordinator->phase == COORDINATOR_DRAINED && peer->role == JOB_WORKER &&
-            peer->index == 0) {
-            coordinator_end(coordinator, "", EXIT_CODE_OK);
-        }
+        coordinator_take_saved(coordinator, peer);
         break;
     case RUBATO__MESSAGE__BODY_LEAVE:
-        (void)snprintf(how, sizeof how, "left: %.300s", message->leave->reason);
-        lose_peer(coordinator, peer, how);
+        take_leave(coordinator, peer, message->leave, now_ns);
         break;
     case RUBATO__MESSAGE__BODY_BEAT:
-        peer->step = message->beat->step;
-        peer->tokens = message->beat->tokens;
+        take_beat(coordinator, peer, message->beat);
         break;
     default:
         log_debug("%s sent an unexpected %s", peer->name, message_name(message));
@@ -214,14 +157,26 @@ static void take_peer_message(struct coordinator *coordinator, struct peer *peer
 }
 
 /* A connection that may join: kept until it does, for a lease at most. */
-static void note_newcomer(struct coordinator *coordinator, uint32_t connection, int64_t now_ns) {
+static void note_newcomer(struct coordinator *coordinator, const struct control_event *event,
+                          int64_t now_ns) {
     struct control *control = coordinator->config.control;
     if (coordinator->newcomer_count == COORDINATOR_NEWCOMERS_MAX) {
-        control->ops->hang_up(control, connection);
+        control->ops->hang_up(control, event->connection);
         return;
     }
-    coordinator->newcomers[coordinator->newcomer_count++] =
-        (struct newcomer){.connection = connection, .since_ns = now_ns};
+    struct newcomer *newcomer = &coordinator->newcomers[coordinator->newcomer_count++];
+    *newcomer = (struct newcomer){.connection = event->connection, .since_ns = now_ns};
+    (void)snprintf(newcomer->from, sizeof newcomer->from, "%.63s",
+                   event->text != NULL ? event->text : "");
+}
+
+static const char *newcomer_from(const struct coordinator *coordinator, uint32_t connection) {
+    for (uint32_t i = 0; i < coordinator->newcomer_count; i++) {
+        if (coordinator->newcomers[i].connection == connection) {
+            return coordinator->newcomers[i].from;
+        }
+    }
+    return "";
 }
 
 static void forget_newcomer(struct coordinator *coordinator, uint32_t connection) {
@@ -254,25 +209,34 @@ static void take_packet(struct coordinator *coordinator, const struct control_ev
         log_warn("%s sent a malformed control message", peer != NULL ? peer->name : "a stranger");
         control->ops->hang_up(control, event->connection);
         if (peer != NULL) {
-            lose_peer(coordinator, peer, "broke the protocol");
+            coordinator_lose(coordinator, peer, "broke the protocol", DEPARTURE_LOST, now_ns);
         }
         return;
     }
     if (peer != NULL) {
         peer->heard_ns = now_ns;
-        take_peer_message(coordinator, peer, message);
+        take_peer_message(coordinator, peer, message, now_ns);
     } else if (message->body_case == RUBATO__MESSAGE__BODY_JOIN &&
                coordinator->phase != COORDINATOR_ENDED) {
         forget_newcomer(coordinator, event->connection);
         coordinator_take_join(coordinator, event->connection, message->join, now_ns);
+    } else if (message->body_case == RUBATO__MESSAGE__BODY_SET) {
+        char from[64];
+        (void)snprintf(from, sizeof from, "%s", newcomer_from(coordinator, event->connection));
+        forget_newcomer(coordinator, event->connection);
+        coordinator_take_set(coordinator, event->connection, from, message->set);
     }
 }
 
 static void beat(struct coordinator *coordinator) {
     Rubato__Beat beat = RUBATO__BEAT__INIT;
     Rubato__Message message = RUBATO__MESSAGE__INIT;
+    beat.tokens = coordinator->departed_tokens;
     for (uint32_t i = 0; i < coordinator->membership.capacity; i++) {
-        beat.tokens += coordinator->membership.peers[i].tokens;
+        const struct peer *peer = &coordinator->membership.peers[i];
+        beat.tokens += peer->tokens;
+        beat.speed += peer->speed;
+        beat.workers += peer->speed > 0 ? 1 : 0;
     }
     message.body_case = RUBATO__MESSAGE__BODY_BEAT;
     message.beat = &beat;
@@ -333,7 +297,7 @@ static void check_clock(struct coordinator *coordinator, int64_t now_ns) {
         uint32_t connection = silent->connection;
         (void)snprintf(how, sizeof how, "was silent for %.1f s (--lease)",
                        (double)lease_ns / (double)CLOCK_S);
-        lose_peer(coordinator, silent, how);
+        coordinator_lose(coordinator, silent, how, DEPARTURE_LOST, now_ns);
         control->ops->hang_up(control, connection);
     }
     if (coordinator->phase < COORDINATOR_RUNNING && now_ns >= join_deadline_ns(coordinator)) {
@@ -346,6 +310,10 @@ static void check_clock(struct coordinator *coordinator, int64_t now_ns) {
         coordinator->beat_at_ns = now_ns + job_heartbeat_ns(&coordinator->job);
         beat(coordinator);
         drop_late_newcomers(coordinator, now_ns);
+        if (now_ns >= coordinator->straggler_at_ns) {
+            coordinator->straggler_at_ns = now_ns + STRAGGLER_NS;
+            coordinator_name_straggler(coordinator);
+        }
     }
 }
 
@@ -356,19 +324,24 @@ void coordinator_poll(struct coordinator *coordinator, int64_t now_ns) {
         if (event.kind == CONTROL_PACKET) {
             take_packet(coordinator, &event, now_ns);
         } else if (event.kind == CONTROL_OPENED) {
-            note_newcomer(coordinator, event.connection, now_ns);
+            note_newcomer(coordinator, &event, now_ns);
         } else if (event.kind == CONTROL_CLOSED) {
             forget_newcomer(coordinator, event.connection);
             struct peer *peer =
                 membership_by_connection(&coordinator->membership, event.connection);
             if (peer != NULL && coordinator->phase != COORDINATOR_ENDED) {
-                lose_peer(coordinator, peer, "was lost: its connection closed");
+                coordinator_lose(coordinator, peer, "was lost: its connection closed",
+                                 DEPARTURE_LOST, now_ns);
+            } else if (coordinator->change.asked &&
+                       coordinator->change.connection == event.connection) {
+                coordinator->change.asked = false; /* the change goes on */
             }
         }
     }
     if (coordinator->phase != COORDINATOR_ENDED) {
         check_clock(coordinator, now_ns);
     }
+    coordinator_close_round(coordinator, now_ns);
 }
 
 int64_t coordinator_deadline_ns(const struct coordinator *coordinator) {
@@ -377,6 +350,10 @@ int64_t coordinator_deadline_ns(const struct coordinator *coordinator) {
         int64_t give_up_ns = join_deadline_ns(coordinator);
         next_ns = coordinator->nag_at_ns < next_ns ? coordinator->nag_at_ns : next_ns;
         next_ns = give_up_ns < next_ns ? give_up_ns : next_ns;
+    }
+    if (coordinator->phase == COORDINATOR_RUNNING && coordinator->has_quorum) {
+        int64_t close_ns = quorum_deadline_ns(&coordinator->quorum);
+        next_ns = close_ns < next_ns ? close_ns : next_ns;
     }
     return next_ns;
 }

@@ -18,9 +18,8 @@ enum { PROTOCOL_VERSION = 1 };
 /* A shard's report, some 12 bytes a block, must fit one control message. */
 #define SHARD_BLOCKS_MAX ((uint64_t)65536)
 
-/* Turns a newcomer away. */
-static void refuse(struct coordinator *coordinator, uint32_t connection, const char *reason,
-                   int exit_code) {
+void coordinator_refuse(struct coordinator *coordinator, uint32_t connection, const char *reason,
+                        int exit_code) {
     struct control *control = coordinator->config.control;
     Rubato__End end = RUBATO__END__INIT;
     Rubato__Message message = RUBATO__MESSAGE__INIT;
@@ -92,7 +91,7 @@ static bool agree(struct coordinator *coordinator, uint32_t connection,
     if (!agreed) {
         log_error("refused %s: its AGREED options differ", who);
         log_lines(diff);
-        refuse(coordinator, connection, diff, EXIT_CODE_MISMATCH);
+        coordinator_refuse(coordinator, connection, diff, EXIT_CODE_MISMATCH);
         if (coordinator->phase == COORDINATOR_GATHERING) {
             /* Nobody can tell who is right, and the job lacks a peer: end it for all. */
             coordinator_end(coordinator, diff, EXIT_CODE_MISMATCH);
@@ -125,6 +124,18 @@ static uint64_t lay_shards(struct coordinator *coordinator) {
         shards += server->shards;
     }
     return shards;
+}
+
+/* Do the options that users gave in different places fit each other? Ends the job where not. */
+static bool check_job(struct coordinator *coordinator) {
+    char why[256];
+    if (job_check(&coordinator->job, why, sizeof why) == STATUS_OK &&
+        job_discipline(&coordinator->job, &coordinator->discipline, why, sizeof why) == STATUS_OK) {
+        return true;
+    }
+    log_error("%s", why);
+    coordinator_end(coordinator, why, EXIT_CODE_USAGE);
+    return false;
 }
 
 /* All are here: tells each its place and the job's options. */
@@ -175,7 +186,7 @@ static struct peer *admit(struct coordinator *coordinator, uint32_t connection,
                                            .place = join->place};
     struct job_values *given = take_given(join);
     if (given == NULL) {
-        refuse(coordinator, connection, "malformed options", EXIT_CODE_PROTOCOL);
+        coordinator_refuse(coordinator, connection, "malformed options", EXIT_CODE_PROTOCOL);
         return NULL;
     }
     if (!agree(coordinator, connection, given, who)) {
@@ -187,7 +198,7 @@ static struct peer *admit(struct coordinator *coordinator, uint32_t connection,
     if (peer == NULL) {
         full = full != NULL ? full : "its place is taken (--index)";
         log_warn("refused %s: %s", who, full);
-        refuse(coordinator, connection, full, EXIT_CODE_CREATE);
+        coordinator_refuse(coordinator, connection, full, EXIT_CODE_CREATE);
         coordinator_settle(coordinator); /* without what it gave */
         free(given);
         return NULL;
@@ -204,7 +215,8 @@ void coordinator_take_join(struct coordinator *coordinator, uint32_t connection,
     bool server = join->role == JOB_SERVER;
     if (join->protocol != PROTOCOL_VERSION || (!server && join->role != JOB_WORKER) ||
         join->shards > 256 || (server && join->shards == 0)) {
-        refuse(coordinator, connection, "another version of the protocol", EXIT_CODE_PROTOCOL);
+        coordinator_refuse(coordinator, connection, "another version of the protocol",
+                           EXIT_CODE_PROTOCOL);
         return;
     }
     (void)snprintf(who, sizeof who, "%s on %.24s:%" PRIu64, server ? "server" : "worker",
@@ -222,7 +234,9 @@ void coordinator_take_join(struct coordinator *coordinator, uint32_t connection,
         membership_count(&coordinator->membership, JOB_WORKER, PEER_JOINED) ==
             (uint32_t)job->workers) {
         coordinator->nag_at_ns = now_ns + CLOCK_S;
-        assign(coordinator, now_ns);
+        if (check_job(coordinator)) {
+            assign(coordinator, now_ns);
+        }
     }
 }
 
@@ -270,10 +284,12 @@ static void send_tensors(struct coordinator *coordinator) {
             return;
         }
     }
-    uint64_t shards = lay_shards(coordinator);
-    if (plan_build(&coordinator->plan, coordinator->tensors, coordinator->tensor_count, shards,
-                   (uint64_t)coordinator->job.block_values) != STATUS_OK) {
-        coordinator_end(coordinator, "the model makes no plan: see --model and --block-values",
+    struct plan_options options = job_plan_options(&coordinator->job, lay_shards(coordinator));
+    if (plan_build(&coordinator->plan, coordinator->tensors, coordinator->tensor_count, &options) !=
+        STATUS_OK) {
+        coordinator_end(coordinator,
+                        "the model makes no plan: see --model, --block-values, --fragments and "
+                        "--rates; the coordinator's log says more",
                         EXIT_CODE_USAGE);
         return;
     }
@@ -286,6 +302,7 @@ static void send_tensors(struct coordinator *coordinator) {
         return;
     }
     vote_init(&coordinator->vote, &coordinator->plan);
+    coordinator_open_rounds(coordinator);
     if (log_enabled(LOG_INFO)) {
         plan_print(&coordinator->plan, stderr);
     }

@@ -37,6 +37,11 @@ struct peer {
     uint64_t first_shard;
     int64_t heard_ns;
     uint64_t step, tokens; /* of a worker, from its Beats */
+    double speed;          /* of a worker, steps a second; 0: not known */
+    /* A change of mode: how far this worker, or server, has come in it. */
+    bool promised, holds, applied;
+    uint64_t promise, hold; /* steps */
+    uint64_t base;          /* steps made when the mode that holds now began */
     uint64_t tensor_digest;
     struct job_values *given;       /* AGREED options that its user gave; freed with the peer */
     char who[64];                   /* "worker on host:pid", for what differs */

@@ -5,14 +5,25 @@
  */
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "server/shard.h"
+#include "server/shard_parts.h"
+
+#include <string.h>
 
 void reply_due(struct shard *shard, struct shard_block *block, uint32_t rank) {
     struct shard_lane *lane = &block->lanes[rank];
-    if (!lane->due) {
+    if (!lane->due && !shard->ranks[rank].gone) {
         lane->due = true;
         block->due++;
         shard->due++;
+    }
+}
+
+void reply_cancel(struct shard *shard, struct shard_block *block, uint32_t rank) {
+    struct shard_lane *lane = &block->lanes[rank];
+    if (lane->due) {
+        lane->due = false;
+        block->due--;
+        shard->due--;
     }
 }
 
@@ -64,7 +75,7 @@ static uint64_t slowest_clock(const struct shard *shard, const struct shard_bloc
     uint64_t slowest = UINT64_MAX;
     for (uint32_t rank = 0; rank < shard->workers; rank++) {
         uint64_t clock = block->lanes[rank].record.applied_seq;
-        slowest = clock < slowest ? clock : slowest;
+        slowest = clock < slowest && !shard->ranks[rank].gone ? clock : slowest;
     }
     return slowest;
 }
@@ -84,6 +95,7 @@ static enum status send_answer(struct shard *shard, struct shard_block *block, u
                           .value_count = (uint32_t)block->plan->count,
                           .payload_bytes = (uint32_t)buffer->used,
                           .payload_xxh3 = buffer->xxh3,
+                          .scalar = lane->counted,
                           .staleness = lane->staleness,
                           .rank = (uint16_t)rank,
                           .ticket = lane->ticket};
@@ -92,13 +104,22 @@ static enum status send_answer(struct shard *shard, struct shard_block *block, u
     return channel->ops->send(channel, rank, header, buffer->bytes, buffer->used, block->buffer);
 }
 
+/* What the worker computes its next gradient of, for delay compensation. */
+static void keep_copy(const struct shard_block *block, struct shard_lane *lane) {
+    if (lane->copy != NULL) {
+        memcpy(lane->copy, block->weights, (size_t)block->plan->count * sizeof(float));
+        lane->copy_version = block->version;
+    }
+}
+
 /* False when the channel or the buffers are full: no use to go on now. */
 static bool answer_block(struct shard *shard, struct shard_block *block, bool *sent) {
     uint64_t slowest = slowest_clock(shard, block);
     for (uint32_t rank = 0; rank < shard->workers && block->due > 0; rank++) {
         struct shard_lane *lane = &block->lanes[rank];
+        uint64_t clock = lane->record.applied_seq;
         if (!lane->due ||
-            !admission_answer(&shard->discipline, lane->record.applied_seq, slowest)) {
+            (!shard->released && !admission_answer(&shard->discipline, clock, slowest))) {
             continue;
         }
         if (!encode_block(shard, block)) {
@@ -109,13 +130,12 @@ static bool answer_block(struct shard *shard, struct shard_block *block, bool *s
             return false;
         }
         /* A lost worker's answer is dropped; the control channel decides what its loss means. */
-        lane->due = false;
-        block->due--;
-        shard->due--;
+        reply_cancel(shard, block, rank);
         if (status == STATUS_OK) {
             shard->buffers[block->buffer].sends++;
             shard->counters.answers++;
             *sent = true;
+            keep_copy(block, lane);
         }
     }
     return true;

@@ -8,6 +8,7 @@
 #include "server/service.h"
 #include "transport/channel_ucx.h"
 #include "transport/endpoint.h"
+#include "transport/paced.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -34,6 +35,7 @@ struct server {
     struct job job;
     struct options options;
     struct endpoint endpoint;
+    struct paced_link link;
     struct control *listening; /* the coordinator's; NULL elsewhere */
     struct control *dialing;   /* the member's */
     struct wake wake;
@@ -76,7 +78,8 @@ static enum status open_channel(void *context, const struct channel_config *conf
         find_local_ip(server, ip, sizeof ip);
         TRY(endpoint_choose_device(&server->endpoint, &server->job, ip));
     }
-    return endpoint_open_channel(&server->endpoint, config, channel);
+    TRY(endpoint_open_channel(&server->endpoint, config, channel));
+    return paced_wrap(&server->link, config, channel);
 }
 
 static enum status start_coordinator(struct server *server, bool again) {
@@ -265,6 +268,9 @@ int main(int argc, char **argv) {
         return exit_code;
     }
     enum status status = endpoint_init(&server.endpoint, &server.job);
+    if (status == STATUS_OK) {
+        status = paced_link_init(&server.link, server.job.link);
+    }
     if (status == STATUS_OK) {
         status = signals_open(&server.signals);
     }

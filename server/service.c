@@ -1,12 +1,13 @@
 #include "server/service.h"
 
-#include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "proto/tensor_list.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum status service_init(struct service *service, const struct service_config *config,
                          int64_t now_ns) {
@@ -23,18 +24,54 @@ static void log_counters(const struct shard *shard) {
     const struct shard_counters *counters = &shard->counters;
     double pushes = counters->pushes > 0 ? (double)counters->pushes : 1;
     log_info("shard %" PRIu64 ": %" PRIu64 " blocks, %" PRIu64 " pushes applied, staleness mean "
-             "%.2f max %" PRIu64 ", %" PRIu64 " skipped, %" PRIu64 " repeated, %" PRIu64
-             " stale, %" PRIu64 " damaged",
-             shard->config.id, shard->block_count, counters->pushes,
-             (double)counters->staleness_sum / pushes, counters->staleness_max, counters->skipped,
-             counters->duplicates, counters->stale, counters->corrupt + counters->breaches);
+             "%.2f max %" PRIu64 ", %" PRIu64 " dropped, %" PRIu64 " skipped, %" PRIu64
+             " repeated, %" PRIu64 " stale, %" PRIu64 " damaged",
+             shard->config.id, shard->block_count, counters->pushes - counters->dropped,
+             (double)counters->staleness_sum / pushes, counters->staleness_max, counters->dropped,
+             counters->skipped, counters->duplicates, counters->stale,
+             counters->corrupt + counters->breaches);
+}
+
+/* The shard whose counts of reports stand for all: the first that takes part in rounds. */
+static const struct shard *typical_shard(const struct service *service) {
+    for (uint32_t i = 0; i < service->running; i++) {
+        const struct shard *shard = &service->shards[i];
+        if (shard->block_count > 0 && shard_part(shard, shard->round) > 0) {
+            return shard;
+        }
+    }
+    return NULL;
+}
+
+/* One line a worker: what it gave to this run, as the shard counted it (in the fragments that it
+ * has blocks of). */
+static void log_workers(const struct service *service) {
+    const struct shard *shard = typical_shard(service);
+    if (shard == NULL || service->started_ns == 0) {
+        return;
+    }
+    int64_t interval = discipline_interval(&shard->discipline);
+    for (uint32_t rank = 0; rank < shard->workers; rank++) {
+        const struct shard_worker *worker = &shard->ranks[rank];
+        const struct service_worker *known = &service->workers[rank];
+        int64_t end_ns = known->gone_ns != 0 ? known->gone_ns : service->polled_ns;
+        double seconds = (double)(end_ns - service->started_ns) / (double)CLOCK_S;
+        uint64_t reports = worker->counted + worker->dropped;
+        log_info("%s: %" PRIu64 " reports counted, %" PRIu64
+                 " dropped, staleness mean %.2f, %.2f steps/s%s",
+                 known->name, worker->counted, worker->dropped,
+                 (double)worker->staleness_sum / (double)(reports > 0 ? reports : 1),
+                 seconds > 0 ? (double)worker->last_seq * (double)interval / seconds : 0,
+                 known->gone_ns != 0 ? " until it left" : "");
+    }
 }
 
 void service_free(struct service *service) {
+    for (uint32_t i = 0; i < service->running && service->config.threads; i++) {
+        shard_thread_stop(&service->threads[i]);
+    }
+    log_workers(service);
     for (uint32_t i = 0; i < service->running; i++) {
-        if (service->config.threads) {
-            shard_thread_stop(&service->threads[i]);
-        }
         log_counters(&service->shards[i]);
         shard_free(&service->shards[i]);
     }
@@ -49,6 +86,7 @@ void service_free(struct service *service) {
     free(service->channels);
     free(service->shards);
     free(service->threads);
+    free(service->workers);
     member_free(&service->member);
     *service = (struct service){0};
 }
@@ -66,8 +104,8 @@ static enum status take_tensors(struct service *service, const Rubato__Tensors *
     struct tensor *list = memory_zeroed(tensors->n_tensors + 1, sizeof *list);
     enum status status = STATUS_CORRUPT;
     if (!service->planned && tensor_list_unpack(tensors->tensors, tensors->n_tensors, list)) {
-        status = plan_build(&service->plan, list, tensors->n_tensors, service->member.shard_count,
-                            (uint64_t)service->job->block_values);
+        struct plan_options options = job_plan_options(service->job, service->member.shard_count);
+        status = plan_build(&service->plan, list, tensors->n_tensors, &options);
         service->planned = status == STATUS_OK;
     }
     free(list);
@@ -129,10 +167,14 @@ static enum status take_start(struct service *service, const Rubato__Start *star
         return STATUS_CORRUPT;
     }
     uint64_t *sessions = memory_zeroed(start->n_workers, sizeof *sessions);
+    service->workers = memory_zeroed(start->n_workers, sizeof *service->workers);
+    (void)snprintf(service->mode, sizeof service->mode, "%s", service->job->mode);
     enum status status = STATUS_OK;
     for (size_t rank = 0; rank < start->n_workers; rank++) {
         const Rubato__Peer *worker = start->workers[rank];
         sessions[rank] = worker->session;
+        (void)snprintf(service->workers[rank].name, sizeof service->workers[rank].name, "%s",
+                       worker->name);
         for (uint32_t i = 0; i < service->shard_count && status == STATUS_OK; i++) {
             struct channel *channel = service->channels[i];
             status = channel->ops->connect(channel, (uint32_t)rank, worker->address.data,
@@ -151,24 +193,84 @@ static enum status take_start(struct service *service, const Rubato__Start *star
     return member_send(&service->member, &message);
 }
 
-static void take_verdict(struct service *service, const Rubato__Verdict *message) {
-    struct vote_verdict verdict = {.round = message->round,
-                                   .skip = message->skip,
-                                   .scale = message->scale,
-                                   .norm = message->norm};
+/* Gives the order to the shards that have a part in `round`, or to all (round 0). CORRUPT: more
+ * orders than any coordinator has reason to send. */
+static enum status order_shards(struct service *service, const struct shard_order *order,
+                                uint64_t round) {
     for (uint32_t i = 0; i < service->running; i++) {
-        if (service->shards[i].block_count == 0) {
-            continue; /* it has no part in rounds */
+        struct shard *shard = &service->shards[i];
+        if (round > 0 && shard_part(shard, round) == 0) {
+            continue;
         }
-        /* A shard takes each report's verdict before it reports again, so there is room. */
-        ASSERT(ring_push(&service->shards[i].verdicts, &verdict) == STATUS_OK);
+        if (ring_push(&shard->orders, order) != STATUS_OK) {
+            return STATUS_CORRUPT;
+        }
         if (service->config.threads) {
             wake_signal(&service->threads[i].wake);
         }
     }
+    return STATUS_OK;
 }
 
-static enum status take_message(struct service *service, const Rubato__Message *message) {
+static enum status take_verdict(struct service *service, const Rubato__Verdict *verdict) {
+    const struct shard_order order = {.kind = SHARD_VERDICT,
+                                      .verdict = {.round = verdict->round,
+                                                  .skip = verdict->skip,
+                                                  .scale = verdict->scale,
+                                                  .norm = verdict->norm}};
+    return verdict->round == 0 ? STATUS_CORRUPT : order_shards(service, &order, verdict->round);
+}
+
+static enum status take_close(struct service *service, const Rubato__Close *close) {
+    struct shard_order order = {.kind = SHARD_CLOSE, .close = {.round = close->round}};
+    for (size_t i = 0; i < close->n_ranks; i++) {
+        if (close->ranks[i] >= SHARD_WORKERS_MAX) {
+            return STATUS_CORRUPT;
+        }
+        shard_ranks_add(&order.close.ranks, close->ranks[i]);
+    }
+    return close->round == 0 ? STATUS_CORRUPT : order_shards(service, &order, close->round);
+}
+
+static enum status take_drop(struct service *service, const Rubato__Drop *drop) {
+    const struct shard_order order = {.kind = SHARD_DROP,
+                                      .drop = {.seq = drop->seq, .rank = drop->rank}};
+    return order_shards(service, &order, 0);
+}
+
+static enum status take_gone(struct service *service, uint32_t rank, int64_t now_ns) {
+    const struct shard_order order = {.kind = SHARD_GONE, .gone = rank};
+    if (service->running == 0 || rank >= (uint64_t)service->job->workers) {
+        return STATUS_CORRUPT;
+    }
+    log_info("%s has gone: nothing waits for it", service->workers[rank].name);
+    service->workers[rank].gone_ns = now_ns;
+    return order_shards(service, &order, 0);
+}
+
+/* A stage of a change of mode. */
+static enum status take_change(struct service *service, const Rubato__Change *change) {
+    struct shard_order order = {.kind = SHARD_RELEASE};
+    char why[256];
+    if (change->stage == RUBATO__CHANGE__STAGE__APPLY) {
+        struct job job = *service->job;
+        (void)snprintf(job.mode, sizeof job.mode, "%.*s", (int)sizeof job.mode - 1, change->mode);
+        order.kind = SHARD_CHANGE;
+        if (job_discipline(&job, &order.discipline, why, sizeof why) != STATUS_OK) {
+            return STATUS_CORRUPT;
+        }
+        log_info("mode changed from %s to %s at step %" PRIu64 " by %.64s", service->mode, job.mode,
+                 change->step, change->by);
+        memcpy(service->mode, job.mode, sizeof service->mode);
+        service->changed = 0;
+    } else if (change->stage != RUBATO__CHANGE__STAGE__LIMIT) {
+        return STATUS_CORRUPT;
+    }
+    return order_shards(service, &order, 0);
+}
+
+static enum status take_message(struct service *service, const Rubato__Message *message,
+                                int64_t now_ns) {
     switch (message->body_case) {
     case RUBATO__MESSAGE__BODY_ASSIGN:
         log_info("this is server %u of %" PRId64 ", shards %" PRIu64 " to %" PRIu64,
@@ -180,30 +282,86 @@ static enum status take_message(struct service *service, const Rubato__Message *
     case RUBATO__MESSAGE__BODY_START:
         return take_start(service, message->start);
     case RUBATO__MESSAGE__BODY_VERDICT:
-        take_verdict(service, message->verdict);
+        return take_verdict(service, message->verdict);
+    case RUBATO__MESSAGE__BODY_CLOSE:
+        return take_close(service, message->close);
+    case RUBATO__MESSAGE__BODY_DROP:
+        return take_drop(service, message->drop);
+    case RUBATO__MESSAGE__BODY_GONE:
+        return take_gone(service, message->gone->rank, now_ns);
+    case RUBATO__MESSAGE__BODY_CHANGE:
+        return take_change(service, message->change);
+    case RUBATO__MESSAGE__BODY_GO:
+        service->started_ns = now_ns;
         return STATUS_OK;
     default:
         return STATUS_OK;
     }
 }
 
-static bool send_reports(struct service *service) {
+static enum status send_report(struct service *service, const struct vote_report *report) {
+    Rubato__Report wire = RUBATO__REPORT__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    wire.round = report->round;
+    wire.shard = report->shard;
+    wire.contributors = report->contributors;
+    wire.weight = report->weight;
+    wire.nonfinite = report->nonfinite;
+    wire.n_blocks = wire.n_sums_of_squares = (size_t)report->block_count;
+    wire.blocks = (uint64_t *)report->blocks;
+    wire.sums_of_squares = (double *)report->sums_of_squares;
+    message.body_case = RUBATO__MESSAGE__BODY_REPORT;
+    message.report = &wire;
+    return member_send(&service->member, &message);
+}
+
+static enum status send_arrived(struct service *service, uint64_t shard,
+                                const struct shard_arrival *arrival) {
+    Rubato__Arrived arrived = RUBATO__ARRIVED__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    arrived.round = arrival->round;
+    arrived.shard = shard;
+    arrived.rank = arrival->rank;
+    arrived.seq = arrival->seq;
+    message.body_case = RUBATO__MESSAGE__BODY_ARRIVED;
+    message.arrived = &arrived;
+    return member_send(&service->member, &message);
+}
+
+/* One more shard has taken the new mode; the last of them says so for all. */
+static enum status send_applied(struct service *service) {
+    Rubato__Change change = RUBATO__CHANGE__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    service->changed++;
+    if (service->changed < service->running) {
+        return STATUS_OK;
+    }
+    change.stage = RUBATO__CHANGE__STAGE__APPLIED;
+    message.body_case = RUBATO__MESSAGE__BODY_CHANGE;
+    message.change = &change;
+    return member_send(&service->member, &message);
+}
+
+static enum status send_note(struct service *service, const struct shard *shard,
+                             const struct shard_note *note) {
+    switch (note->kind) {
+    case SHARD_REPORT:
+        return send_report(service, &note->report);
+    case SHARD_ARRIVED:
+        return send_arrived(service, shard->config.id, &note->arrival);
+    case SHARD_CHANGED:
+    default:
+        return send_applied(service);
+    }
+}
+
+static bool send_notes(struct service *service) {
     bool worked = false;
-    struct vote_report report;
+    struct shard_note note;
     for (uint32_t i = 0; i < service->running; i++) {
-        while (ring_pop(&service->shards[i].reports, &report) == STATUS_OK) {
-            Rubato__Report wire = RUBATO__REPORT__INIT;
-            Rubato__Message message = RUBATO__MESSAGE__INIT;
-            wire.round = report.round;
-            wire.shard = report.shard;
-            wire.contributors = report.contributors;
-            wire.nonfinite = report.nonfinite;
-            wire.n_blocks = wire.n_sums_of_squares = (size_t)report.block_count;
-            wire.blocks = (uint64_t *)report.blocks;
-            wire.sums_of_squares = (double *)report.sums_of_squares;
-            message.body_case = RUBATO__MESSAGE__BODY_REPORT;
-            message.report = &wire;
-            enum status status = member_send(&service->member, &message);
+        struct shard *shard = &service->shards[i];
+        while (ring_pop(&shard->notes, &note) == STATUS_OK) {
+            enum status status = send_note(service, shard, &note);
             /* A lost coordinator shows in the member's state; anything else would stop the round
              * without a word. */
             if (status != STATUS_OK && status != STATUS_PEER_LOST) {
@@ -216,32 +374,43 @@ static bool send_reports(struct service *service) {
     return worked;
 }
 
-/* A worker whose data channel broke, though nothing has ended the job for a lease: it never will.
- */
-static void check_channels(struct service *service, int64_t now_ns) {
-    char reason[96];
+/* A worker whose data channel broke and that is not known to have gone. */
+static int64_t broken_worker(const struct service *service) {
     for (uint32_t i = 0; i < service->running; i++) {
         int64_t worker = atomic_load(&service->shards[i].lost_worker);
-        if (worker < 0 || service->member.state == MEMBER_ENDED) {
-            continue;
+        if (worker >= 0) {
+            return worker;
         }
-        if (service->lost_ns == 0) {
-            service->lost_ns = now_ns;
-        }
-        if (now_ns - service->lost_ns > job_lease_ns(service->job)) {
-            (void)snprintf(reason, sizeof reason, "its data channel to worker %" PRId64 " broke",
-                           worker);
-            log_error("%s", reason);
-            member_leave(&service->member, reason, EXIT_CODE_UNREACHABLE);
-        }
+    }
+    return -1;
+}
+
+/* A broken data channel, though the coordinator has not said for a lease what it means: it never
+ * will. */
+static void check_channels(struct service *service, int64_t now_ns) {
+    char reason[96];
+    int64_t worker = broken_worker(service);
+    if (worker < 0 || service->member.state == MEMBER_ENDED) {
+        service->lost_ns = 0;
+        return;
+    }
+    if (service->lost_ns == 0) {
+        service->lost_ns = now_ns;
+    }
+    if (now_ns - service->lost_ns > job_lease_ns(service->job)) {
+        (void)snprintf(reason, sizeof reason, "its data channel to worker %" PRId64 " broke",
+                       worker);
+        log_error("%s", reason);
+        member_leave(&service->member, reason, EXIT_CODE_UNREACHABLE);
     }
 }
 
 bool service_poll(struct service *service, int64_t now_ns) {
     bool worked = false;
     const Rubato__Message *message;
+    service->polled_ns = now_ns;
     while ((message = member_poll(&service->member, now_ns)) != NULL) {
-        enum status status = take_message(service, message);
+        enum status status = take_message(service, message, now_ns);
         worked = true;
         if (status != STATUS_OK) {
             member_leave(&service->member, status_text(status), (int)status_exit_code(status));
@@ -252,7 +421,7 @@ bool service_poll(struct service *service, int64_t now_ns) {
         worked = shard_poll(&service->shards[i]) || worked;
     }
     check_channels(service, now_ns);
-    return send_reports(service) || worked;
+    return send_notes(service) || worked;
 }
 
 int64_t service_deadline_ns(const struct service *service) {

@@ -24,6 +24,12 @@ struct service_config {
     const struct wake *wake; /* of the control thread: shards ring it; NULL without threads */
 };
 
+/* What the server knows of a worker, for the lines at the end. */
+struct service_worker {
+    char name[112];  /* "worker 1 (host:pid)" */
+    int64_t gone_ns; /* when it left; 0: it did not */
+};
+
 struct service {
     struct service_config config;
     struct member member;
@@ -33,9 +39,13 @@ struct service {
     struct channel **channels; /* [shards], until their shard takes them */
     struct shard *shards;      /* [shards] */
     struct shard_thread *threads;
-    uint32_t shard_count; /* of this process */
-    int64_t lost_ns;      /* since when a worker's data channel is known to be broken; 0: none */
-    uint32_t running;     /* shards that were initialised */
+    uint32_t shard_count;           /* of this process */
+    struct service_worker *workers; /* [job.workers], from Start */
+    char mode[OPTION_TEXT_MAX];     /* that holds now */
+    uint32_t changed;               /* shards that have taken the new one */
+    int64_t started_ns, polled_ns;  /* Go; the last poll */
+    int64_t lost_ns;  /* since when a worker's data channel is known to be broken; 0: none */
+    uint32_t running; /* shards that were initialised */
 };
 
 /* MEMORY. */

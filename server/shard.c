@@ -2,14 +2,12 @@
 
 #include "base/assert.h"
 #include "base/log.h"
-#include "kernels/optimizer.h"
+#include "server/shard_parts.h"
 
 #include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { EVENTS_A_POLL = 64, RING_ITEMS = 16 };
+enum { EVENTS_A_POLL = 64 };
 
 static uint64_t owned_blocks(const struct plan *plan, uint64_t id) {
     uint64_t count = 0;
@@ -37,96 +35,163 @@ void shard_channel_config(const struct job *job, const struct plan *plan, uint64
     };
 }
 
-static size_t arena_bytes(const struct shard *shard, uint64_t floats, size_t buffer_bytes) {
-    size_t lanes = (size_t)shard->block_count * shard->workers;
-    return arena_need((size_t)floats * sizeof(float)) + (size_t)shard->block_count * 4 * 64 +
-           arena_need(lanes * sizeof(struct shard_lane)) + (size_t)shard->block_count * 64 +
-           arena_need((size_t)shard->block_count * sizeof(struct shard_block)) +
+static size_t lane_bytes(const struct shard *shard, const struct plan_block *plan) {
+    size_t copy = shard->copies ? arena_need((size_t)plan->count * sizeof(float)) : 0;
+    return arena_need(shard->workers * sizeof(struct shard_lane)) + shard->workers * copy;
+}
+
+/* What the shard's own blocks take, and what the largest of them need. */
+struct extent {
+    size_t bytes, scratch;
+    uint64_t largest;
+};
+
+static struct extent measure(const struct shard *shard) {
+    struct extent extent = {0};
+    const struct plan *plan = shard->config.plan;
+    for (uint64_t id = 0; id < plan->block_count; id++) {
+        const struct plan_block *block = &plan->blocks[id];
+        if (block->shard != shard->config.id) {
+            continue;
+        }
+        struct optimizer_piece piece = update_piece(block);
+        size_t scratch = optimizer_scratch_bytes(&shard->optimizer, &piece);
+        extent.bytes += 2 * arena_need((size_t)block->count * sizeof(float)) +
+                        arena_need(optimizer_state_bytes(&shard->optimizer, &piece)) +
+                        lane_bytes(shard, block);
+        extent.scratch = scratch > extent.scratch ? scratch : extent.scratch;
+        extent.largest = block->count > extent.largest ? block->count : extent.largest;
+    }
+    return extent;
+}
+
+static size_t arena_bytes(const struct shard *shard, const struct extent *extent,
+                          size_t buffer_bytes) {
+    size_t blocks = (size_t)shard->block_count;
+    size_t fragments = (size_t)shard->config.plan->fragment_count;
+    return extent->bytes + arena_need(extent->scratch) +
+           arena_need(blocks * sizeof(struct shard_block)) +
            arena_need((size_t)shard->config.plan->block_count * sizeof(uint64_t)) +
-           arena_need((size_t)shard->block_count * sizeof(uint64_t)) +
-           arena_need((size_t)shard->block_count * sizeof(double)) +
-           arena_need(shard->workers * sizeof(struct shard_commit)) +
-           arena_need(shard->workers * sizeof(uint64_t)) +
+           2 * arena_need(fragments * sizeof(uint64_t)) + arena_need(blocks * sizeof(uint64_t)) +
+           arena_need(blocks * sizeof(double)) +
+           arena_need(shard->workers * sizeof(struct shard_worker)) +
            arena_need(shard->buffer_count * sizeof(struct shard_buffer)) +
            arena_need(shard->buffer_count * sizeof(uint32_t)) +
            (size_t)shard->buffer_count * arena_need(buffer_bytes) + 4096;
 }
 
 static void block_init(struct shard *shard, struct shard_block *block,
-                       const struct plan_block *plan, bool two_moments) {
+                       const struct plan_block *plan) {
     struct arena *arena = &shard->arena;
     size_t bytes = (size_t)plan->count * sizeof(float);
+    struct optimizer_piece piece = update_piece(plan);
+    size_t state = optimizer_state_bytes(&shard->optimizer, &piece);
     block->plan = plan;
     block->weights = arena_take(arena, bytes);
-    block->moment1 = arena_take(arena, bytes);
-    block->moment2 = two_moments ? arena_take(arena, bytes) : NULL;
     block->sum = arena_take(arena, bytes);
+    block->state = state > 0 ? arena_take(arena, state) : NULL;
     block->buffer = SHARD_NO_BUFFER;
     block->lanes = arena_take(arena, shard->workers * sizeof(struct shard_lane));
     for (uint32_t rank = 0; rank < shard->workers; rank++) {
         block->lanes[rank].slot = SHARD_NO_SLOT;
-        block->lanes[rank].record.session = shard->sessions[rank];
+        block->lanes[rank].record.session = shard->ranks[rank].session;
+        block->lanes[rank].copy = shard->copies ? arena_take(arena, bytes) : NULL;
     }
 }
 
-static void lay_out(struct shard *shard, bool two_moments, size_t buffer_bytes) {
+static void place_blocks(struct shard *shard) {
+    const struct plan *plan = shard->config.plan;
+    uint64_t position = 0;
+    for (uint64_t fragment = 0; fragment < plan->fragment_count; fragment++) {
+        shard->first[fragment] = UINT64_MAX;
+    }
+    for (uint64_t id = 0; id < plan->block_count; id++) {
+        const struct plan_block *block = &plan->blocks[id];
+        shard->index[id] = UINT64_MAX;
+        if (block->shard != shard->config.id) {
+            continue;
+        }
+        shard->index[id] = position;
+        block_init(shard, &shard->blocks[position], block);
+        if (block->fragment != PLAN_FROZEN) {
+            uint64_t *first = &shard->first[block->fragment];
+            *first = *first == UINT64_MAX ? position : *first;
+            shard->parts[block->fragment]++;
+        }
+        position++;
+    }
+}
+
+static void lay_out(struct shard *shard, const struct extent *extent, size_t buffer_bytes) {
     struct arena *arena = &shard->arena;
     const struct plan *plan = shard->config.plan;
-    shard->blocks = arena_take(arena, (size_t)shard->block_count * sizeof(struct shard_block));
+    size_t blocks = (size_t)shard->block_count;
+    size_t fragments = (size_t)plan->fragment_count;
+    shard->scratch = extent->scratch > 0 ? arena_take(arena, extent->scratch) : NULL;
+    shard->blocks = arena_take(arena, blocks * sizeof(struct shard_block));
     shard->index = arena_take(arena, (size_t)plan->block_count * sizeof(uint64_t));
-    shard->report_blocks = arena_take(arena, (size_t)shard->block_count * sizeof(uint64_t));
-    shard->report_sums = arena_take(arena, (size_t)shard->block_count * sizeof(double));
-    shard->sessions = arena_take(arena, shard->workers * sizeof(uint64_t));
-    memcpy(shard->sessions, shard->config.sessions, shard->workers * sizeof(uint64_t));
+    shard->parts = arena_take(arena, fragments * sizeof(uint64_t));
+    shard->first = arena_take(arena, fragments * sizeof(uint64_t));
+    shard->report_blocks = arena_take(arena, blocks * sizeof(uint64_t));
+    shard->report_sums = arena_take(arena, blocks * sizeof(double));
+    shard->ranks = arena_take(arena, shard->workers * sizeof(struct shard_worker));
+    for (uint32_t rank = 0; rank < shard->workers; rank++) {
+        shard->ranks[rank].session = shard->config.sessions[rank];
+    }
     shard->config.sessions = NULL; /* the caller's, not to be used later */
-    shard->commits = arena_take(arena, shard->workers * sizeof(struct shard_commit));
     shard->buffers = arena_take(arena, shard->buffer_count * sizeof(struct shard_buffer));
     shard->free_buffers = arena_take(arena, shard->buffer_count * sizeof(uint32_t));
     for (uint32_t i = 0; i < shard->buffer_count; i++) {
         shard->buffers[i].bytes = arena_take(arena, buffer_bytes);
         shard->free_buffers[shard->free_count++] = shard->buffer_count - 1 - i;
     }
-    uint64_t position = 0;
-    for (uint64_t id = 0; id < plan->block_count; id++) {
-        shard->index[id] = UINT64_MAX;
-        if (plan->blocks[id].shard == shard->config.id) {
-            shard->index[id] = position;
-            shard->report_blocks[position] = id;
-            block_init(shard, &shard->blocks[position], &plan->blocks[id], two_moments);
-            position++;
-        }
+    place_blocks(shard);
+}
+
+/* The mode's numbers, and those that hold at first. */
+static enum status find_discipline(struct shard *shard) {
+    const struct job *job = shard->config.job;
+    char why[256];
+    TRY(job_discipline(job, &shard->after, why, sizeof why));
+    TRY(admission_scale_find(job->staleness_scale, &shard->scale));
+    shard->discipline = shard->after;
+    if (job->sync_warmup > 0 && !discipline_by_round(&shard->after)) {
+        shard->discipline =
+            (struct discipline){.local_steps = 1, .fragments = 1, .quorum = job->workers};
     }
+    shard->by_round = discipline_by_round(&shard->discipline);
+    shard->needs_all = discipline_needs_all(&shard->discipline, job->workers);
+    shard->reports = (uint64_t)discipline_reports(&shard->after, job->steps);
+    shard->copies = job->delay_comp > 0 && strcmp(job->delay_base, "copies") == 0;
+    return update_init(shard);
 }
 
 enum status shard_init(struct shard *shard, const struct shard_config *config) {
     *shard = (struct shard){.config = *config, .round = 1};
     atomic_init(&shard->lost_worker, -1);
-    TRY(job_discipline(config->job->mode, &shard->discipline));
-    shard->by_round = admission_by_round(&shard->discipline);
-    shard->workers = (uint32_t)config->job->workers;
+    shard->workers = shard->living = (uint32_t)config->job->workers;
+    ASSERT_OP(shard->workers, <=, SHARD_WORKERS_MAX);
+    TRY(find_discipline(shard));
     shard->pull = codec_find(config->job->pull);
     ASSERT(shard->pull != NULL);
     shard->block_count = owned_blocks(config->plan, config->id);
     /* A few more than blocks: while workers at different paces still receive older versions, newer
      * ones can be encoded. */
     shard->buffer_count = (uint32_t)(shard->block_count + 16);
-    bool two_moments = strcmp(config->job->optimizer, "adamw") == 0;
-    uint64_t values = 0;
-    uint64_t largest = 0;
-    for (uint64_t id = 0; id < config->plan->block_count; id++) {
-        const struct plan_block *block = &config->plan->blocks[id];
-        if (block->shard == config->id) {
-            values += block->count;
-            largest = block->count > largest ? block->count : largest;
-        }
+    struct extent extent = measure(shard);
+    size_t buffer_bytes = shard->pull->bound((size_t)extent.largest) + MEMORY_ALIGN;
+    TRY(arena_init(&shard->arena, arena_bytes(shard, &extent, buffer_bytes)));
+    lay_out(shard, &extent, buffer_bytes);
+    for (uint64_t i = 0; i < config->plan->fragment_count && shard_part(shard, shard->round) == 0;
+         i++) {
+        shard->round++;
     }
-    size_t buffer_bytes = shard->pull->bound((size_t)largest) + MEMORY_ALIGN;
-    TRY(arena_init(&shard->arena,
-                   arena_bytes(shard, values * (two_moments ? 4 : 3), buffer_bytes)));
-    lay_out(shard, two_moments, buffer_bytes);
-    enum status status = ring_init(&shard->reports, sizeof(struct vote_report), RING_ITEMS);
+    /* For each worker's arrival and what was still to be said; for each one's departure and what
+     * one round takes. */
+    enum status status =
+        ring_init(&shard->notes, sizeof(struct shard_note), 2 * shard->workers + 8);
     if (status == STATUS_OK) {
-        status = ring_init(&shard->verdicts, sizeof(struct vote_verdict), RING_ITEMS);
+        status = ring_init(&shard->orders, sizeof(struct shard_order), 4 * shard->workers + 16);
     }
     if (status != STATUS_OK) {
         shard->config.channel = NULL;
@@ -139,8 +204,8 @@ void shard_free(struct shard *shard) {
     if (shard->config.channel != NULL) {
         shard->config.channel->ops->close(shard->config.channel);
     }
-    ring_free(&shard->reports);
-    ring_free(&shard->verdicts);
+    ring_free(&shard->notes);
+    ring_free(&shard->orders);
     arena_free(&shard->arena);
     *shard = (struct shard){0};
 }
@@ -161,65 +226,11 @@ static void take_init(struct shard *shard, struct shard_block *block,
     block->ready = true;
 }
 
-/* Keeps the push in its slot; true when the slot is now the lane's. */
-static bool take_push(struct shard *shard, struct shard_block *block, const struct frame *frame,
-                      const struct channel_event *event) {
-    struct shard_lane *lane = &block->lanes[frame->rank];
-    const struct codec *codec = codec_by_id(frame->codec);
-    size_t count = (size_t)block->plan->count;
-    if (codec == NULL || codec->bound(count) != event->payload_bytes || !block->ready) {
-        shard->counters.corrupt++;
-        return false;
-    }
-    switch (admission_push(&lane->record, frame->session, frame->seq)) {
-    case ADMISSION_NEW:
-        break;
-    case ADMISSION_APPLIED:
-        shard->counters.duplicates++;
-        /* An older request than the last was answered, or the worker would not have gone on. */
-        if (frame->ticket == lane->ticket) {
-            reply_due(shard, block, frame->rank);
-        }
-        return false;
-    case ADMISSION_HELD:
-        shard->counters.duplicates++;
-        return false;
-    case ADMISSION_STALE:
-        shard->counters.stale++;
-        return false;
-    case ADMISSION_BREACH:
-    default:
-        shard->counters.breaches++;
-        log_warn("worker %u pushed seq %" PRIu64 " of block %" PRIu64 " after %" PRIu64 ": dropped",
-                 frame->rank, frame->seq, frame->block, lane->record.applied_seq);
-        return false;
-    }
-    lane->record.held_seq = frame->seq;
-    lane->held_ticket = frame->ticket;
-    lane->slot = event->slot;
-    lane->payload = event->payload;
-    lane->payload_bytes = event->payload_bytes;
-    lane->codec = codec;
-    lane->base_version = frame->block_version;
-    aggregate_arrived(shard, block, frame->rank);
-    return true;
-}
-
-static void take_commit(struct shard *shard, const struct frame *frame) {
-    struct shard_commit *last = &shard->commits[frame->rank];
-    if (shard->by_round || frame->seq <= last->seq) {
-        shard->counters.duplicates++;
-        return;
-    }
-    *last = (struct shard_commit){.seq = frame->seq, .sum_of_squares = frame->scalar};
-    aggregate_commit(shard, frame->rank, last);
-}
-
 /* The frame is whole and of this job, from a worker of this epoch. True: the slot is kept. */
 static bool take_frame(struct shard *shard, const struct frame *frame,
                        const struct channel_event *event) {
     if (frame->kind == FRAME_COMMIT) {
-        take_commit(shard, frame);
+        push_commit(shard, frame);
         return false;
     }
     if (frame->block >= shard->config.plan->block_count ||
@@ -230,7 +241,7 @@ static bool take_frame(struct shard *shard, const struct frame *frame,
     struct shard_block *block = &shard->blocks[shard->index[frame->block]];
     bool sized = frame->value_count == block->plan->count;
     if (frame->kind == FRAME_PUSH && sized) {
-        return take_push(shard, block, frame, event);
+        return push_take(shard, block, frame, event);
     }
     if (frame->kind == FRAME_PULL) {
         struct shard_lane *lane = &block->lanes[frame->rank];
@@ -256,7 +267,8 @@ static bool take_received(struct shard *shard, const struct channel_event *event
         return false;
     }
     if (frame.job != shard->config.job_id || frame.epoch != shard->config.epoch ||
-        frame.rank >= shard->workers || frame.session != shard->sessions[frame.rank]) {
+        frame.rank >= shard->workers || frame.session != shard->ranks[frame.rank].session ||
+        shard->ranks[frame.rank].gone) {
         shard->counters.stale++;
         return false;
     }
@@ -268,16 +280,46 @@ static bool take_received(struct shard *shard, const struct channel_event *event
 static void note_lost(struct shard *shard, uint32_t worker) {
     int64_t none = -1;
     log_debug("channel to worker %u broke", worker);
+    if (worker >= shard->workers || shard->ranks[worker].gone) {
+        return;
+    }
+    shard->ranks[worker].broken = true;
     if (atomic_compare_exchange_strong(&shard->lost_worker, &none, worker) &&
         shard->config.reported != NULL) {
         wake_signal(shard->config.reported);
     }
 }
 
+static void take_order(struct shard *shard, const struct shard_order *order) {
+    switch (order->kind) {
+    case SHARD_VERDICT:
+        aggregate_verdict(shard, &order->verdict);
+        break;
+    case SHARD_CLOSE:
+        aggregate_close(shard, order->close.round, &order->close.ranks);
+        break;
+    case SHARD_DROP:
+        aggregate_drop(shard, order->drop.rank, order->drop.seq);
+        break;
+    case SHARD_GONE:
+        if (order->gone < shard->workers) {
+            push_gone(shard, order->gone);
+        }
+        break;
+    case SHARD_RELEASE:
+        shard->released = true;
+        break;
+    case SHARD_CHANGE:
+        aggregate_change(shard, &order->discipline);
+        aggregate_tell_changed(shard);
+        break;
+    }
+}
+
 bool shard_poll(struct shard *shard) {
     struct channel *channel = shard->config.channel;
     struct channel_event events[EVENTS_A_POLL];
-    struct vote_verdict verdict;
+    struct shard_order order;
     size_t count = channel->ops->poll(channel, events, EVENTS_A_POLL);
     bool worked = count > 0;
     for (size_t i = 0; i < count; i++) {
@@ -292,9 +334,12 @@ bool shard_poll(struct shard *shard) {
             note_lost(shard, event->peer);
         }
     }
-    while (ring_pop(&shard->verdicts, &verdict) == STATUS_OK) {
-        aggregate_verdict(shard, &verdict);
+    while (ring_pop(&shard->orders, &order) == STATUS_OK) {
+        take_order(shard, &order);
         worked = true;
+    }
+    if (shard->untold > 0) {
+        aggregate_tell_rest(shard);
     }
     return reply_flush(shard) || worked;
 }

@@ -1,20 +1,30 @@
 /* shard.h - one shard: the sole owner of a set of blocks, their weights and optimizer state.
  *
  * Single-threaded and without waits: shard_poll() takes what the channel and the control thread
- * have brought, does all that can be done, and returns. In a server each shard has a thread; in the
- * simulator many share one.
+ * have brought (shard_order.h), does all that can be done, and returns. In a server each shard has
+ * a thread; in the simulator many share one.
  *
- * The life of a push (seq s of worker r at block b):
+ * The life of a push (report s of worker r, block b; push.c):
  *   arrives -> admission_push() -> held in its channel slot, compressed ->
- *     by round:    added to the block's sum in rank order (aggregate.c); when all workers are in
- *                  all blocks, the shard reports sums of squares; the coordinator's verdict gives
- *                  every shard the same clip factor, and the optimizer steps every block;
- *     by itself:   waits for the worker's COMMIT, which tells the norm of its whole gradient; then
- *                  clip, optimizer, done. So a push of a dying worker counts wholly or not.
+ *     round of all: added to the block's sum in rank order (aggregate.c); when all living workers
+ *         are in all the shard's blocks of the round's fragment, the shard reports; the
+ *         coordinator's verdict gives every shard the same clip factor, and the optimizer steps the
+ *         blocks (update.c);
+ *     round of a quorum: stays held, and the shard says when it has all of a worker's report; the
+ *         coordinator closes the round with those it names, in rank order; then as above. Who
+ *         missed the round is dropped and answered, or waits for the next;
+ *     by itself: waits for the worker's COMMIT, which tells the norm of its whole report; then
+ *         clip, optimizer, done. So a push of a dying worker counts wholly or not.
  *   -> an answer is due to the worker; it is sent once admission_answer() allows (reply.c).
+ * A worker that has gone is waited for no more, and its frames are ignored. So is, in rounds, one
+ * that has made all its reports.
  *
- * Memory is one arena, from the plan: weights, moments and sum in f32 (16 bytes a value with
- * AdamW), encoded answers, and the channel's slots for `workers` pushes of each block.
+ * Memory is one arena, from the plan: weights and sum in f32 (8 bytes a value), the optimizer's
+ * state (optimizer_state_bytes(): 8 bytes a value with AdamW in f32, 4 in bf16), encoded answers,
+ * and with --delay-base copies 4 bytes a value and worker. The channel's slots hold compressed
+ * frames, at most one a block and worker: in rounds of all those that wait for a lower rank, in
+ * rounds of a quorum all that have come, by themselves those without their commit. They are
+ * decoded once, into the sum.
  */
 #ifndef RUBATO_SERVER_SHARD_H
 #define RUBATO_SERVER_SHARD_H
@@ -23,10 +33,12 @@
 #include "base/ring.h"
 #include "base/wake.h"
 #include "compression/codec.h"
+#include "kernels/optimizer_state.h"
+#include "proto/frame.h"
 #include "proto/job.h"
 #include "proto/plan.h"
 #include "server/admission.h"
-#include "server/vote.h"
+#include "server/shard_order.h"
 #include "transport/channel.h"
 
 #include <stdatomic.h>
@@ -42,22 +54,31 @@ struct shard_lane {
     size_t payload_bytes;
     const struct codec *codec;
     uint64_t base_version; /* of the weights that the held gradient is of */
+    double weight;         /* of the held push */
+    double counted;        /* what the last one that had its turn counted with */
     uint32_t held_ticket;  /* of the held push */
     uint32_t ticket;       /* of the last request that may be answered */
     uint32_t staleness;    /* of the last push that had its turn */
+    bool summed;           /* the held push is in the sum of the open round */
     bool due;              /* the worker waits for an answer */
+    float *copy;           /* [plan.count] weights last sent; NULL without --delay-base copies */
+    uint64_t copy_version;
 };
 
 struct shard_block {
     const struct plan_block *plan;
-    float *weights, *moment1, *moment2, *sum; /* [plan.count] f32; moment2 NULL with sgd */
-    double sum_of_squares;                    /* of sum, when summed */
-    uint64_t version;                         /* updates that it has had */
-    uint32_t next_rank;                       /* ranks below are in the sum (by round) */
-    bool ready;                               /* has weights */
-    uint32_t buffer;                          /* that holds the answer of `version` */
-    uint32_t due;                             /* lanes with an answer due */
-    struct shard_lane *lanes;                 /* [workers] */
+    float *weights, *sum;          /* [plan.count] f32 */
+    void *state;                   /* the optimizer's; NULL where it has none */
+    double weight, sum_of_squares; /* of what is in the sum */
+    uint64_t version;              /* rounds or pushes that had their turn, skipped ones too */
+    uint64_t updates;              /* optimizer steps */
+    uint64_t base_steps;           /* the schedule's step when the discipline began */
+    uint64_t base_version;         /* and the version */
+    uint32_t next_rank;            /* ranks below are in the sum (rounds of all) */
+    bool ready;                    /* has weights */
+    uint32_t buffer;               /* that holds the answer of `version` */
+    uint32_t due;                  /* lanes with an answer due */
+    struct shard_lane *lanes;      /* [workers] */
 };
 
 /* An encoded answer; several sends may share it. */
@@ -75,10 +96,27 @@ struct shard_commit {
     double sum_of_squares;
 };
 
+struct shard_worker {
+    uint64_t session;
+    struct shard_commit commit;
+    bool gone;
+    bool broken; /* its channel */
+    /* Rounds of a quorum: the report that is coming in. */
+    uint64_t seq;
+    uint64_t here;       /* blocks of it that have come */
+    bool late;           /* some came too late: the report is dropped */
+    uint64_t late_round; /* the round that it missed */
+    bool untold;         /* the ring was full; `told` is still to be said */
+    struct shard_arrival told;
+    /* For the end of the run, counted at the first block of each fragment; the last report. */
+    uint64_t counted, dropped, staleness_sum, last_seq;
+};
+
 struct shard_counters {
     uint64_t pushes; /* that had their turn, one a block */
     uint64_t duplicates, stale, breaches, corrupt;
-    uint64_t skipped; /* pushes or rounds whose gradient was not finite */
+    uint64_t skipped; /* pushes or rounds whose gradient was not finite, or had no weight */
+    uint64_t dropped; /* pushes that came too late */
     uint64_t staleness_sum, staleness_max;
     uint64_t answers;
 };
@@ -90,34 +128,46 @@ struct shard_config {
     uint64_t job_id, epoch;
     struct channel *channel;     /* open; the shard's from now on, closed by shard_free */
     const uint64_t *sessions;    /* [job.workers], copied */
-    const struct wake *reported; /* signalled after each report, or NULL */
+    const struct wake *reported; /* signalled after each note, or NULL */
 };
 
 struct shard {
     struct shard_config config;
-    struct discipline discipline;
-    bool by_round;
-    uint32_t workers;
+    struct discipline discipline; /* that holds now: sync while --sync-warmup lasts */
+    struct discipline after;      /* that holds after the warm-up */
+    bool by_round, needs_all;
+    bool released; /* answers wait for nobody */
+    uint32_t workers, living;
+    uint64_t reports; /* that a worker makes: the last round of a quorum */
+    enum staleness_scale scale;
+    bool copies; /* lanes have one */
+    struct optimizer optimizer;
+    double outer_rate; /* local modes: the learning rate */
+    void *scratch;     /* optimizer_scratch_bytes() of the hungriest block */
     const struct codec *pull;
     struct shard_block *blocks; /* [block_count], ascending ids */
     uint64_t block_count;
-    uint64_t *index; /* [plan.block_count] -> position in blocks, or UINT64_MAX */
-    uint64_t round;  /* open round, from 1 (by round) */
-    uint64_t blocks_summed;
-    uint64_t *report_blocks; /* [block_count] what report.blocks points at */
+    uint64_t *index;           /* [plan.block_count] -> position in blocks, or UINT64_MAX */
+    uint64_t *parts;           /* [fragment_count] blocks of each fragment */
+    uint64_t *first;           /* [fragment_count] position of the first, or UINT64_MAX */
+    uint64_t round;            /* open round, from 1: the next one in which the shard has a part */
+    uint64_t summed;           /* blocks of it whose sum is complete */
+    struct shard_ranks closed; /* quorum: who is in it; */
+    bool is_closed;            /* if that has come */
+    uint64_t *report_blocks;   /* [block_count] what report.blocks points at */
     double *report_sums;
-    uint64_t *sessions;           /* [workers] */
-    struct shard_commit *commits; /* [workers] */
+    struct shard_worker *ranks; /* [workers] */
+    uint32_t untold;            /* of them */
     struct shard_buffer *buffers;
     uint32_t buffer_count;
     uint32_t *free_buffers;
     uint32_t free_count;
-    uint64_t due;         /* answers due in all blocks */
-    struct ring reports;  /* struct vote_report: shard -> control thread */
-    struct ring verdicts; /* struct vote_verdict: control thread -> shard */
+    uint64_t due;       /* answers due in all blocks */
+    struct ring notes;  /* struct shard_note: shard -> control thread */
+    struct ring orders; /* struct shard_order: control thread -> shard */
     struct arena arena;
     struct shard_counters counters;
-    _Atomic int64_t lost_worker; /* the first whose channel broke, -1: none; any thread may read */
+    _Atomic int64_t lost_worker; /* one whose channel broke, -1: none; any thread may read */
 };
 
 /* What a shard asks of its channel, from the plan: to be opened before shard_init. */
@@ -131,29 +181,7 @@ void shard_free(struct shard *shard);
 /* Does what can be done now; true when something was. Owner thread only. */
 bool shard_poll(struct shard *shard);
 
-/* aggregate.c: sums, rounds and optimizer steps. */
-
-/* A push is in its lane: add it, or apply it, when its turn has come. */
-void aggregate_arrived(struct shard *shard, struct shard_block *block, uint32_t rank);
-
-/* The worker committed: apply what is held of that push. */
-void aggregate_commit(struct shard *shard, uint32_t rank, const struct shard_commit *commit);
-
-/* The coordinator decided the open round. */
-void aggregate_verdict(struct shard *shard, const struct vote_verdict *verdict);
-
-/* reply.c: answers to workers. */
-
-/* The worker `rank` waits for `block`. */
-void reply_due(struct shard *shard, struct shard_block *block, uint32_t rank);
-
-/* The block has a new version: its encoded answer is old. */
-void reply_outdated(struct shard *shard, struct shard_block *block);
-
-/* Sends the answers that are due and allowed; true when one was sent. */
-bool reply_flush(struct shard *shard);
-
-/* A send of buffer `cookie` is over. */
-void reply_sent(struct shard *shard, uint64_t cookie);
+/* Blocks that the shard has in a round: 0: it has no part in it. Any thread. */
+uint64_t shard_part(const struct shard *shard, uint64_t round);
 
 #endif

@@ -75,6 +75,36 @@ static void side_take_assign(struct side *side, const Rubato__Assign *assign) {
     }
 }
 
+static void side_take_running(struct side *side, const Rubato__Message *message) {
+    const Rubato__Change *change = message->change;
+    switch (message->body_case) {
+    case RUBATO__MESSAGE__BODY_CLOSE:
+        (void)snprintf(side->close, sizeof side->close, "%d:", (int)message->close->round);
+        for (size_t i = 0; i < message->close->n_ranks; i++) {
+            size_t used = strlen(side->close);
+            (void)snprintf(side->close + used, sizeof side->close - used, " %u",
+                           message->close->ranks[i]);
+        }
+        break;
+    case RUBATO__MESSAGE__BODY_DROP:
+        (void)snprintf(side->drop, sizeof side->drop, "%u %d", message->drop->rank,
+                       (int)message->drop->seq);
+        break;
+    case RUBATO__MESSAGE__BODY_GONE:
+        side->gone = message->gone->rank;
+        break;
+    case RUBATO__MESSAGE__BODY_DRAINED:
+        side->saver = message->drained->saver;
+        break;
+    case RUBATO__MESSAGE__BODY_CHANGE:
+        (void)snprintf(side->change, sizeof side->change, "%d %d %s %s", (int)change->stage,
+                       (int)change->step, change->mode, change->by);
+        break;
+    default:
+        break;
+    }
+}
+
 static void side_take(struct side *side, const Rubato__Message *message) {
     side->got[message->body_case]++;
     switch (message->body_case) {
@@ -96,6 +126,8 @@ static void side_take(struct side *side, const Rubato__Message *message) {
         break;
     case RUBATO__MESSAGE__BODY_BEAT:
         side->beat_tokens = message->beat->tokens;
+        side->beat_speed = message->beat->speed;
+        side->beat_workers = message->beat->workers;
         break;
     case RUBATO__MESSAGE__BODY_TENSORS:
         side->tensors = message->tensors->n_tensors;
@@ -109,6 +141,7 @@ static void side_take(struct side *side, const Rubato__Message *message) {
         }
         break;
     default:
+        side_take_running(side, message);
         break;
     }
 }
@@ -234,6 +267,43 @@ void side_leave(struct rig *rig, int side, const char *reason) {
     SIDE_SAY(rig, side, LEAVE, leave, &leave);
 }
 
+void side_depart(struct rig *rig, int side) {
+    Rubato__Leave leave = RUBATO__LEAVE__INIT;
+    leave.reason = (char *)"it was asked to leave";
+    SIDE_SAY(rig, side, LEAVE, leave, &leave);
+}
+
+void side_pace(struct rig *rig, int side, uint64_t step, double speed) {
+    Rubato__Beat beat = RUBATO__BEAT__INIT;
+    beat.step = step;
+    beat.speed = speed;
+    SIDE_SAY(rig, side, BEAT, beat, &beat);
+}
+
+void side_arrived(struct rig *rig, int side, uint64_t round, uint64_t shard, uint32_t rank,
+                  uint64_t seq) {
+    Rubato__Arrived arrived = RUBATO__ARRIVED__INIT;
+    arrived.round = round;
+    arrived.shard = shard;
+    arrived.rank = rank;
+    arrived.seq = seq;
+    SIDE_SAY(rig, side, ARRIVED, arrived, &arrived);
+}
+
+void side_change(struct rig *rig, int side, Rubato__Change__Stage stage, uint64_t step) {
+    Rubato__Change change = RUBATO__CHANGE__INIT;
+    change.stage = stage;
+    change.step = step;
+    SIDE_SAY(rig, side, CHANGE, change, &change);
+}
+
+void side_set(struct rig *rig, int side, const char *mode) {
+    Rubato__Set set = RUBATO__SET__INIT;
+    set.mode = (char *)mode;
+    side_dial(rig, side);
+    SIDE_SAY(rig, side, SET, set, &set);
+}
+
 void side_drop(struct rig *rig, int side) {
     rig->sides[side].control->ops->close(rig->sides[side].control, 0);
     memset(&rig->sides[side], 0, sizeof rig->sides[side]);
@@ -290,9 +360,9 @@ void side_arm(struct rig *rig, int side, uint64_t wrong, uint32_t addresses) {
     char texts[4][16];
     ProtobufCBinaryData data[4];
     Rubato__Armed armed = RUBATO__ARMED__INIT;
-    CHECK_INT(plan_build(&plan, rig_tensors, 2, rig->sides[side].shard_count,
-                         (uint64_t)rig->coordinator.job.block_values),
-              STATUS_OK);
+    struct plan_options options =
+        job_plan_options(&rig->coordinator.job, rig->sides[side].shard_count);
+    CHECK_INT(plan_build(&plan, rig_tensors, 2, &options), STATUS_OK);
     armed.plan_digest = plan.digest + wrong;
     plan_free(&plan);
     CHECK(addresses <= 4);
@@ -315,6 +385,7 @@ void side_report(struct rig *rig, int side, const struct vote_report *report) {
     wire.round = report->round;
     wire.shard = report->shard;
     wire.contributors = report->contributors;
+    wire.weight = report->weight;
     wire.nonfinite = report->nonfinite;
     wire.n_blocks = wire.n_sums_of_squares = (size_t)report->block_count;
     wire.blocks = (uint64_t *)report->blocks;

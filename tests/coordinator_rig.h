@@ -26,6 +26,11 @@ struct side {
     uint32_t exit_code;
     struct vote_verdict verdict;
     uint64_t beat_tokens, tensors;
+    double beat_speed;
+    uint32_t beat_workers;
+    /* Close ("round: ranks"), Drop ("rank seq"), Gone, Drained, Change ("stage step mode by") */
+    char close[64], drop[64], change[512];
+    uint32_t gone, saver;
     char start[512]; /* "name address session, " of shards; the same of workers */
 };
 
@@ -80,6 +85,20 @@ void side_done(struct rig *rig, int side);
 void side_saved(struct rig *rig, int side);
 void side_beat(struct rig *rig, int side, uint64_t step, uint64_t tokens);
 void side_leave(struct rig *rig, int side, const char *reason);
+
+/* It leaves as planned, with exit code 0. */
+void side_depart(struct rig *rig, int side);
+
+/* As Beat, with steps a second. */
+void side_pace(struct rig *rig, int side, uint64_t step, double speed);
+
+/* A server's word on report `seq` of a worker. */
+void side_arrived(struct rig *rig, int side, uint64_t round, uint64_t shard, uint32_t rank,
+                  uint64_t seq);
+void side_change(struct rig *rig, int side, Rubato__Change__Stage stage, uint64_t step);
+
+/* Dials, and asks for the mode. */
+void side_set(struct rig *rig, int side, const char *mode);
 
 /* These bytes, whatever they are. */
 void side_send_raw(struct rig *rig, int side, const char *bytes, size_t count);

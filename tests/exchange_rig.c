@@ -12,7 +12,9 @@ void rig_open(struct rig *rig, uint32_t rank, const char *push) {
     (void)snprintf(rig->job.pull, sizeof rig->job.pull, "none");
     (void)snprintf(rig->job.mode, sizeof rig->job.mode, "async");
     rig->job.lease = 10;
-    CHECK_INT(plan_build(&rig->plan, tensors, 2, SHARDS, 4), STATUS_OK);
+    CHECK_INT(plan_build(&rig->plan, tensors, 2,
+                         &(struct plan_options){.shards = SHARDS, .block_values = 4}),
+              STATUS_OK);
     CHECK_INT(rig->plan.block_count, BLOCKS);
     for (int i = 0; i <= VALUES; i++) {
         rig->weights[i] = 100.5F + (float)i;
@@ -90,6 +92,7 @@ struct frame rig_answer_frame(const struct rig *rig, uint64_t block, uint32_t ti
                           .block_version = version,
                           .block = block,
                           .value_count = rig_count(rig, block),
+                          .scalar = 1,
                           .rank = (uint16_t)rig->exchange.config.rank,
                           .ticket = ticket};
 }
@@ -122,9 +125,14 @@ void rig_start(struct rig *rig) {
     CHECK(rig_next(rig) == NULL);
 }
 
+enum status rig_push(struct rig *rig, uint64_t block, uint64_t seq, const float *grad) {
+    const struct exchange_report report = {.seq = seq, .weight = 1, .commits = true};
+    return exchange_push(&rig->exchange, &report, block, grad);
+}
+
 void rig_push_all(struct rig *rig, uint64_t seq) {
     for (uint64_t block = 0; block < BLOCKS; block++) {
         const float grad[4] = {1, 2, 3, (float)seq};
-        CHECK_INT(exchange_push(&rig->exchange, block, seq, grad), STATUS_OK);
+        CHECK_INT(rig_push(rig, block, seq, grad), STATUS_OK);
     }
 }

@@ -60,6 +60,9 @@ void rig_check_installed(struct rig *rig, uint64_t block, uint64_t version);
 /* All blocks pulled and installed at version 0. */
 void rig_start(struct rig *rig);
 
+/* A block of report `seq`, of weight 1, with a commit to come. */
+enum status rig_push(struct rig *rig, uint64_t block, uint64_t seq, const float *grad) WARN_UNUSED;
+
 /* Every block of push `seq`. */
 void rig_push_all(struct rig *rig, uint64_t seq);
 

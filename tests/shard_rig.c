@@ -16,6 +16,7 @@ void rig_prepare(struct rig *rig, const char *mode, int64_t workers) {
     rig->job.momentum = 0;
     rig->job.weight_decay = 0;
     rig->job.clip = 0;
+    rig->weight = 1;
 }
 
 void rig_open(struct rig *rig, uint64_t shards, uint64_t id) {
@@ -23,7 +24,9 @@ void rig_open(struct rig *rig, uint64_t shards, uint64_t id) {
         {.name = "w", .dims = 2, .shape = {6, 2}, .decay = true},
         {.name = "b", .dims = 1, .shape = {3}}};
     uint64_t sessions[RIG_WORKERS];
-    CHECK_INT(plan_build(&rig->plan, tensors, 2, shards, RIG_VALUES), STATUS_OK);
+    struct plan_options options = job_plan_options(&rig->job, shards);
+    options.block_values = RIG_VALUES;
+    CHECK_INT(plan_build(&rig->plan, tensors, 2, &options), STATUS_OK);
     CHECK_INT(rig->plan.block_count, RIG_BLOCKS);
     fake_channel_open(&rig->fake);
     for (uint64_t rank = 0; rank < RIG_WORKERS; rank++) {
@@ -84,6 +87,7 @@ void rig_push(struct rig *rig, uint32_t rank, uint64_t block, uint64_t seq, uint
     frame.seq = seq;
     frame.ticket = (uint32_t)seq + 1;
     frame.block_version = version;
+    frame.scalar = rig->weight;
     fake_channel_receive(&rig->fake, &frame, grad, rig_count(rig, block) * sizeof(float));
 }
 
@@ -95,9 +99,44 @@ void rig_commit(struct rig *rig, uint32_t rank, uint64_t seq, double sum) {
     fake_channel_receive(&rig->fake, &frame, NULL, 0);
 }
 
+void rig_order(struct rig *rig, const struct shard_order *order) {
+    CHECK_INT(ring_push(&rig->shard.orders, order), STATUS_OK);
+}
+
 void rig_verdict(struct rig *rig, uint64_t round, bool skip, float scale) {
-    const struct vote_verdict verdict = {.round = round, .skip = skip, .scale = scale};
-    CHECK_INT(ring_push(&rig->shard.verdicts, &verdict), STATUS_OK);
+    rig_order(rig,
+              &(struct shard_order){.kind = SHARD_VERDICT,
+                                    .verdict = {.round = round, .skip = skip, .scale = scale}});
+}
+
+void rig_close_round(struct rig *rig, uint64_t round, uint32_t count, const uint32_t *ranks) {
+    struct shard_order order = {.kind = SHARD_CLOSE, .close = {.round = round}};
+    for (uint32_t i = 0; i < count; i++) {
+        shard_ranks_add(&order.close.ranks, ranks[i]);
+    }
+    rig_order(rig, &order);
+}
+
+void rig_gone(struct rig *rig, uint32_t rank) {
+    rig_order(rig, &(struct shard_order){.kind = SHARD_GONE, .gone = rank});
+}
+
+struct shard_note rig_note(struct rig *rig, enum shard_note_kind kind) {
+    struct shard_note note;
+    CHECK_INT(ring_pop(&rig->shard.notes, &note), STATUS_OK);
+    CHECK_INT(note.kind, kind);
+    return note;
+}
+
+void rig_expect_arrival(struct rig *rig, uint64_t round, uint32_t rank, uint64_t seq) {
+    struct shard_note note = rig_note(rig, SHARD_ARRIVED);
+    CHECK_INT(note.arrival.round, round);
+    CHECK_INT(note.arrival.rank, rank);
+    CHECK_INT(note.arrival.seq, seq);
+}
+
+void rig_expect_silence(struct rig *rig) {
+    CHECK_INT(ring_count(&rig->shard.notes), 0);
 }
 
 const struct fake_send *rig_next(struct rig *rig) {
@@ -159,11 +198,12 @@ void rig_start(struct rig *rig, struct twin *twin) {
 void twin_step(struct twin *twin, const struct rig *rig, uint64_t block, const float *grad,
                float scale) {
     const struct job *job = &rig->job;
-    int64_t updates_a_step = strcmp(job->mode, "sync") == 0 ? 1 : job->workers;
+    int64_t updates_a_step = rig->shard.by_round ? 1 : job->workers;
     double rate = job_learning_rate(job, (int64_t)twin->version[block] / updates_a_step);
     float lr = (float)(rate / (double)updates_a_step);
-    float decay = rig->plan.blocks[block].decay ? (float)job->weight_decay : 0;
-    int64_t step = (int64_t)++twin->version[block];
+    float decay = (float)(job->weight_decay * rig->plan.blocks[block].decay);
+    int64_t step = (int64_t)++twin->updates[block];
+    twin->version[block]++;
     if (strcmp(job->optimizer, "sgd") == 0) {
         struct sgd sgd = {.lr = lr,
                           .momentum = (float)job->momentum,
@@ -185,6 +225,10 @@ void twin_step(struct twin *twin, const struct rig *rig, uint64_t block, const f
     }
 }
 
+void twin_skip(struct twin *twin, uint64_t block) {
+    twin->version[block]++;
+}
+
 void twin_compare(const struct twin *twin, const struct rig *rig) {
     for (uint64_t i = 0; i < rig->shard.block_count; i++) {
         const struct shard_block *block = &rig->shard.blocks[i];
@@ -200,16 +244,77 @@ void rig_gradient(struct random_stream *random, float *grad) {
     }
 }
 
+/* Worker `rank`'s gradient of any block. */
+const float rig_grads[4][RIG_VALUES] = {
+    {1e6F, 1, 1e-3F, -1e6F}, {3, 1e6F, 1e4F, 1e6F}, {-1e6F, -1e6F, -1e4F, 5}, {2, 2, 2, 2}};
+
+/* Pushes report `seq` of a worker: the blocks of its fragment. */
+void rig_push_report(struct rig *rig, uint32_t rank, uint64_t seq) {
+    for (uint64_t i = 0; i < rig->shard.block_count; i++) {
+        const struct shard_block *block = &rig->shard.blocks[i];
+        if (block->plan->fragment == (seq - 1) % rig->plan.fragment_count) {
+            rig_push(rig, rank, block->plan->id, seq, block->version, rig_grads[rank]);
+        }
+    }
+    rig_poll(rig);
+}
+
+/* The twin's step on the sum of these workers' gradients, in this order. */
+void twin_round(struct twin *twin, const struct rig *rig, uint64_t block, uint32_t count,
+                const uint32_t *ranks, float scale) {
+    float sum[RIG_VALUES] = {0};
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t k = 0; k < rig_count(rig, block); k++) {
+            sum[k] += rig_grads[ranks[i]][k];
+        }
+    }
+    twin_step(twin, rig, block, sum, scale);
+}
+
+/* Each block's answer of the report goes to this worker, and counted with this weight. */
+void rig_expect_answers(struct rig *rig, uint32_t rank, uint64_t seq, uint64_t version,
+                        double weight) {
+    for (uint64_t block = 0; block < RIG_BLOCKS; block++) {
+        uint32_t found = 0;
+        for (uint32_t i = rig->seen; i < rig->fake.send_count; i++) {
+            const struct frame *frame = &rig->fake.sends[i].frame;
+            if (frame->rank == rank && frame->block == block) {
+                found++;
+                CHECK_INT(frame->seq, seq);
+                CHECK_INT(frame->ticket, seq + 1);
+                CHECK_INT(frame->block_version, version);
+                CHECK_NEAR(frame->scalar, weight, 0);
+            }
+        }
+        CHECK_INT(found, 1);
+    }
+}
+
+uint32_t rig_answers_to(const struct rig *rig, uint32_t rank) {
+    uint32_t count = 0;
+    for (uint32_t i = rig->seen; i < rig->fake.send_count; i++) {
+        count += rig->fake.sends[i].frame.rank == rank ? 1 : 0;
+    }
+    return count;
+}
+
+void rig_see_all(struct rig *rig) {
+    rig->seen = rig->fake.send_count;
+    fake_channel_finish_all(&rig->fake);
+    rig_poll(rig);
+}
+
 uint64_t rig_state(const struct rig *rig) {
     const struct shard *shard = &rig->shard;
-    uint64_t words[16] = {shard->round, shard->blocks_summed, shard->due, shard->free_count};
+    uint64_t words[16] = {shard->round,  shard->summed, shard->due,       shard->free_count,
+                          shard->living, shard->untold, shard->is_closed, shard->released};
     uint64_t hash = checksum_xxh3(words, sizeof words);
     for (uint64_t i = 0; i < shard->block_count; i++) {
         const struct shard_block *block = &shard->blocks[i];
         size_t bytes = (size_t)block->plan->count * sizeof(float);
         for (uint32_t rank = 0; rank < shard->workers; rank++) {
             const struct shard_lane *lane = &block->lanes[rank];
-            uint64_t lane_words[10] = {hash,
+            uint64_t lane_words[12] = {hash,
                                        lane->record.session,
                                        lane->record.applied_seq,
                                        lane->record.held_seq,
@@ -218,18 +323,31 @@ uint64_t rig_state(const struct rig *rig) {
                                        lane->held_ticket,
                                        lane->ticket,
                                        lane->staleness,
-                                       lane->due};
+                                       lane->due,
+                                       lane->summed,
+                                       (uint64_t)(1000 * (lane->weight + 7 * lane->counted))};
             hash = checksum_xxh3(lane_words, sizeof lane_words);
         }
-        uint64_t block_words[8] = {hash,
+        struct optimizer_piece piece = update_piece(block->plan);
+        size_t state = optimizer_state_bytes(&shard->optimizer, &piece);
+        uint64_t block_words[9] = {hash,
                                    block->version,
                                    block->next_rank,
                                    block->ready,
                                    block->due,
                                    checksum_xxh3(block->weights, bytes),
-                                   checksum_xxh3(block->moment1, bytes),
+                                   state > 0 ? checksum_xxh3(block->state, state) : 0,
+                                   block->updates,
                                    checksum_xxh3(block->sum, bytes)};
         hash = checksum_xxh3(block_words, sizeof block_words);
     }
-    return hash ^ checksum_xxh3(shard->commits, shard->workers * sizeof *shard->commits);
+    for (uint32_t rank = 0; rank < shard->workers; rank++) {
+        const struct shard_worker *worker = &shard->ranks[rank];
+        uint64_t worker_words[8] = {hash,           worker->commit.seq,
+                                    worker->gone,   worker->seq,
+                                    worker->here,   worker->late,
+                                    worker->untold, worker->counted + 7 * worker->dropped};
+        hash = checksum_xxh3(worker_words, sizeof worker_words);
+    }
+    return hash;
 }

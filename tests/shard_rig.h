@@ -1,15 +1,16 @@
 /* shard_rig.h - one struct shard with a fake channel and hand-made frames, for the shard's tests.
  *
  * The model is a matrix w [6, 2], cut into blocks 0, 1 and 2 of 4 values, and a vector b [3], block
- * 3. Workers have sessions 1000 + rank. A plain twin of the weights (struct twin) is stepped by the
- * optimizers' reference versions, and must have the same bits as the shard's.
+ * 3. With two fragments, blocks 0 and 2 are fragment 0, blocks 1 and 3 fragment 1. Workers have
+ * sessions 1000 + rank. A plain twin of the weights (struct twin) is stepped by the optimizers'
+ * reference versions, and must have the same bits as the shard's.
  */
 #ifndef RUBATO_TESTS_SHARD_RIG_H
 #define RUBATO_TESTS_SHARD_RIG_H
 
 #include "base/random.h"
 #include "kernels/optimizer.h"
-#include "server/shard.h"
+#include "server/shard_parts.h"
 #include "tests/fake_channel.h"
 
 #define RIG_JOB   UINT64_C(0xa11ce)
@@ -23,6 +24,7 @@ struct rig {
     struct options options;
     struct plan plan;
     struct shard shard;
+    double weight; /* of the pushes to come; 1 at first */
     uint32_t seen; /* sends that the test has looked at */
 };
 
@@ -31,7 +33,7 @@ struct twin {
     float weights[RIG_BLOCKS][RIG_VALUES];
     float moment1[RIG_BLOCKS][RIG_VALUES];
     float moment2[RIG_BLOCKS][RIG_VALUES];
-    uint64_t version[RIG_BLOCKS];
+    uint64_t version[RIG_BLOCKS], updates[RIG_BLOCKS];
 };
 
 /* A job without clip, decay, momentum and warm-up, with values as they are on the wire; the test
@@ -60,7 +62,19 @@ void rig_push(struct rig *rig, uint32_t rank, uint64_t block, uint64_t seq, uint
 
 void rig_commit(struct rig *rig, uint32_t rank, uint64_t seq, double sum);
 
+/* ---- orders from the coordinator ---- */
+
 void rig_verdict(struct rig *rig, uint64_t round, bool skip, float scale);
+void rig_close_round(struct rig *rig, uint64_t round, uint32_t count, const uint32_t *ranks);
+void rig_order(struct rig *rig, const struct shard_order *order);
+void rig_gone(struct rig *rig, uint32_t rank);
+
+/* ---- notes to it ---- */
+
+/* The next note must be of this kind. */
+struct shard_note rig_note(struct rig *rig, enum shard_note_kind kind);
+void rig_expect_arrival(struct rig *rig, uint64_t round, uint32_t rank, uint64_t seq);
+void rig_expect_silence(struct rig *rig);
 
 /* ---- what the shard does ---- */
 
@@ -85,7 +99,32 @@ void rig_start(struct rig *rig, struct twin *twin);
 void twin_step(struct twin *twin, const struct rig *rig, uint64_t block, const float *grad,
                float scale);
 
+/* A round or a push that changed nothing. */
+void twin_skip(struct twin *twin, uint64_t block);
+
 void twin_compare(const struct twin *twin, const struct rig *rig);
+
+/* ---- whole reports ---- */
+
+/* Worker `rank`'s gradient of any block. */
+extern const float rig_grads[4][RIG_VALUES];
+
+/* Pushes report `seq` of a worker: the blocks of its fragment, of their present versions. */
+void rig_push_report(struct rig *rig, uint32_t rank, uint64_t seq);
+
+/* The twin's step on the sum of these workers' gradients, in this order. */
+void twin_round(struct twin *twin, const struct rig *rig, uint64_t block, uint32_t count,
+                const uint32_t *ranks, float scale);
+
+/* Each block's answer of the report goes to this worker, once, and counted with this weight. */
+void rig_expect_answers(struct rig *rig, uint32_t rank, uint64_t seq, uint64_t version,
+                        double weight);
+
+/* Answers to the worker that the test has not seen. */
+uint32_t rig_answers_to(const struct rig *rig, uint32_t rank);
+
+/* All answers are seen, and have arrived. */
+void rig_see_all(struct rig *rig);
 
 /* Values of very different sizes, so that the order of additions shows in the bits. */
 void rig_gradient(struct random_stream *random, float *grad);

@@ -1,6 +1,7 @@
 #include "tests/sim_cluster.h"
 
 #include "base/log.h"
+#include "kernels/threads.h"
 #include "tests/test.h"
 
 #include <inttypes.h>
@@ -78,9 +79,25 @@ static void open_server(struct sim *sim, uint32_t i) {
     CHECK(service_init(&process->service, &config, 0) == STATUS_OK);
 }
 
+/* How long the step lasts that the worker has just computed. */
+static int64_t step_ns(void *context) {
+    struct sim_process *process = context;
+    struct sim *sim = process->sim;
+    const struct sim_config *config = &sim->config;
+    int64_t takes = config->step_ns[process->index];
+    if (config->step_max_ns > 0) {
+        takes += (int64_t)random_below(&sim->random, (uint64_t)config->step_max_ns);
+        takes += process->index == 0 ? config->slow_worker_ns : 0;
+    }
+    process->busy_until_ns = loop_now_ns(sim->loop) + takes;
+    return takes;
+}
+
 static void open_worker(struct sim *sim, uint32_t i) {
     struct sim_process *process = &sim->workers[i];
     uint32_t node = sim_worker_node(sim, i);
+    process->sim = sim;
+    process->index = i;
     struct session_config session = {.member = member_of(sim, process, JOB_WORKER, node),
                                      .open_channel = open_channel,
                                      .context = opener(sim, node)};
@@ -94,12 +111,18 @@ static void open_worker(struct sim *sim, uint32_t i) {
                                      .read_batch = sim->config.read_batch,
                                      .keep_weights = sim->config.weights,
                                      .loss = sim->config.loss,
-                                     .loss_context = sim->config.loss_contexts[i]};
+                                     .loss_context = sim->config.loss_contexts[i],
+                                     .step_ns = step_ns,
+                                     .step_context = process};
+    if (sim->config.worker_options[i] != NULL) {
+        give(&process->options, sim->config.worker_options[i]);
+    }
     trainer_init(&process->trainer, &trainer);
 }
 
 void sim_open(struct sim *sim, const struct sim_config *config) {
     *sim = (struct sim){.config = *config};
+    threads_set(1); /* the models are tiny: waking threads would take all the time */
     random_open(&sim->random, config->seed, RANDOM_SIMULATOR, 1);
     CHECK(loop_open(&sim->loop, config->seed, &config->faults) == STATUS_OK);
     CHECK(loop_control(sim->loop, sim_server_node(0), &sim->listening) == STATUS_OK);
@@ -129,24 +152,20 @@ void sim_close(struct sim *sim) {
         free(context);
         sim->workers[i].control->ops->close(sim->workers[i].control, 0);
     }
+    if (sim->tool.control != NULL) {
+        sim->tool.control->ops->close(sim->tool.control, 0);
+    }
     coordinator_free(&sim->coordinator);
     sim->listening->ops->close(sim->listening, 0);
     loop_close(sim->loop);
 }
 
-static bool poll_worker(struct sim *sim, struct sim_process *process, int64_t now_ns) {
+static bool poll_worker(struct sim_process *process, int64_t now_ns) {
     bool worked = session_poll(&process->session, now_ns);
-    int64_t steps = process->trainer.steps_done;
     if (now_ns < process->busy_until_ns) {
         return worked;
     }
-    worked = trainer_poll(&process->trainer) || worked;
-    if (process->trainer.steps_done > steps && sim->config.step_max_ns > 0) {
-        int64_t takes = (int64_t)random_below(&sim->random, (uint64_t)sim->config.step_max_ns);
-        takes += process == &sim->workers[0] ? sim->config.slow_worker_ns : 0;
-        process->busy_until_ns = now_ns + takes;
-    }
-    return worked;
+    return trainer_poll(&process->trainer) || worked;
 }
 
 /* The next moment at which anyone has something to do by the clock. */
@@ -181,15 +200,71 @@ static bool all_ended(const struct sim *sim) {
     return true;
 }
 
+/* ---- the tool ---- */
+
+void sim_set(struct sim *sim, const char *mode) {
+    struct sim_tool *tool = &sim->tool;
+    uint32_t node = sim->config.servers + sim->config.workers;
+    CHECK(tool->control == NULL);
+    tool->mode = mode;
+    CHECK(loop_control(sim->loop, node, &tool->control) == STATUS_OK);
+    CHECK(tool->control->ops->dial(tool->control, SIM_HOST, SIM_PORT, &tool->connection) ==
+          STATUS_OK);
+}
+
+static void tool_speak(struct sim_tool *tool) {
+    Rubato__Set set = RUBATO__SET__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    uint8_t packed[512];
+    size_t bytes = 0;
+    char mode[64];
+    (void)snprintf(mode, sizeof mode, "%s", tool->mode);
+    set.mode = mode;
+    message.body_case = RUBATO__MESSAGE__BODY_SET;
+    message.set = &set;
+    CHECK(message_pack(&message, packed, sizeof packed, &bytes) == STATUS_OK);
+    CHECK(tool->control->ops->send(tool->control, tool->connection, packed, bytes) == STATUS_OK);
+}
+
+static void tool_listen(struct sim_tool *tool, const struct control_event *event) {
+    struct message_scratch scratch;
+    const Rubato__Message *message = NULL;
+    CHECK(message_scratch_init(&scratch, 1 << 16) == STATUS_OK);
+    CHECK(message_unpack(&scratch, event->packet, event->packet_bytes, &message) == STATUS_OK);
+    if (message->body_case == RUBATO__MESSAGE__BODY_END) {
+        tool->done = true;
+        tool->exit_code = message->end->exit_code;
+        (void)snprintf(tool->reason, sizeof tool->reason, "%s", message->end->reason);
+    }
+    message_scratch_free(&scratch);
+}
+
+static bool poll_tool(struct sim_tool *tool, int64_t now_ns) {
+    struct control_event event;
+    bool worked = false;
+    while (tool->control != NULL && tool->control->ops->poll(tool->control, now_ns, &event)) {
+        worked = true;
+        if (event.kind == CONTROL_OPENED) {
+            tool_speak(tool);
+        } else if (event.kind == CONTROL_PACKET) {
+            tool_listen(tool, &event);
+        } else if (!tool->done) {
+            tool->done = true;
+            tool->exit_code = UINT32_MAX; /* hung up without a word */
+        }
+    }
+    return worked;
+}
+
 bool sim_step(struct sim *sim) {
     int64_t now_ns = loop_now_ns(sim->loop);
-    bool worked = false;
+    bool worked = poll_tool(&sim->tool, now_ns);
     coordinator_poll(&sim->coordinator, now_ns);
     for (uint32_t i = 0; i < sim->config.servers; i++) {
         worked = service_poll(&sim->servers[i].service, now_ns) || worked;
     }
     for (uint32_t i = 0; i < sim->config.workers; i++) {
-        worked = poll_worker(sim, &sim->workers[i], now_ns) || worked;
+        worked = poll_worker(&sim->workers[i], now_ns) || worked;
     }
     if (all_ended(sim)) {
         return false;
@@ -220,6 +295,7 @@ struct shard_counters sim_counters(const struct sim *sim) {
             sum.breaches += one->breaches;
             sum.corrupt += one->corrupt;
             sum.skipped += one->skipped;
+            sum.dropped += one->dropped;
             sum.staleness_max =
                 one->staleness_max > sum.staleness_max ? one->staleness_max : sum.staleness_max;
         }

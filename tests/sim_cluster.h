@@ -2,7 +2,8 @@
  *
  * The real coordinator, servers, sessions and trainers over the simulated network
  * (transport/loop.h). Each trainer's step takes a random virtual time, so that workers run at
- * different paces. A failing case is its seed.
+ * different paces; workers may leave, or be cut off (loop_cut), and a tool may change the mode. A
+ * failing case is its seed.
  */
 #ifndef RUBATO_TESTS_SIM_CLUSTER_H
 #define RUBATO_TESTS_SIM_CLUSTER_H
@@ -20,8 +21,10 @@ struct sim_config {
     uint32_t servers, shards, workers; /* shards: of each server */
     const char *options;               /* AGREED ones as "name=value name=value" */
     struct loop_faults faults;
-    int64_t step_max_ns;    /* a worker's step takes up to this, drawn a step */
-    int64_t slow_worker_ns; /* more for worker process 0 */
+    int64_t step_max_ns;                /* a worker's step takes up to this, drawn a step */
+    int64_t slow_worker_ns;             /* more for worker process 0 */
+    int64_t step_ns[SIM_PROCESSES_MAX]; /* more for each worker process */
+    const char *worker_options[SIM_PROCESSES_MAX]; /* of worker processes, likewise; or NULL */
     const struct data *data;
     void (*first_weights)(const struct trainer *trainer, float *weights);
     void (*read_batch)(void *context, uint64_t sequence, int64_t B, int32_t *tokens,
@@ -31,8 +34,22 @@ struct sim_config {
     float *weights;                                        /* NULL, or room for the final weights */
 };
 
+/* `rubato set`: dials, says its word, waits for the answer. */
+struct sim_tool {
+    struct control *control; /* NULL: there is none */
+    uint32_t connection;
+    const char *mode;
+    bool done;
+    uint32_t exit_code;
+    char reason[256];
+};
+
+struct sim;
+
 /* One process: options of its own, and what its role runs. */
 struct sim_process {
+    struct sim *sim;
+    uint32_t index;
     struct job job;
     struct options options;
     struct control *control;
@@ -50,6 +67,7 @@ struct sim {
     struct coordinator coordinator;
     struct sim_process servers[SIM_PROCESSES_MAX];
     struct sim_process workers[SIM_PROCESSES_MAX];
+    struct sim_tool tool;
 };
 
 /* The node of a process in the network: servers first, then workers; the coordinator is with server
@@ -67,6 +85,10 @@ bool sim_step(struct sim *sim);
 
 /* sim_step() until the end. */
 void sim_run(struct sim *sim);
+
+/* From now on a tool asks for this mode (a constant); tool.done and what follows say what came of
+ * it. Once a job. */
+void sim_set(struct sim *sim, const char *mode);
 
 /* Pushes that had their turn, over all shards; duplicates likewise. */
 struct shard_counters sim_counters(const struct sim *sim);

@@ -29,7 +29,9 @@ static uint64_t build(struct plan *plan, uint64_t block_values) {
         tensor_of("norm2", 0, 8, false),  tensor_of("up", 3, 16, true),
         tensor_of("last", 0, 5, false),
     };
-    CHECK_INT(plan_build(plan, tensors, TENSORS, 3, block_values), STATUS_OK);
+    CHECK_INT(plan_build(plan, tensors, TENSORS,
+                         &(struct plan_options){.shards = 3, .block_values = block_values}),
+              STATUS_OK);
     return plan->block_count;
 }
 

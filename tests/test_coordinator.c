@@ -25,6 +25,7 @@ static void report_round(struct rig *rig, uint64_t round, double sum) {
         struct vote_report report = {.round = round,
                                      .shard = shard,
                                      .contributors = 2,
+                                     .weight = 2,
                                      .nonfinite = !isfinite(sum),
                                      .blocks = blocks,
                                      .sums_of_squares = sums};

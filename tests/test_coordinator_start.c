@@ -163,6 +163,19 @@ static void test_unknown_option(void) {
     rig_close(&rig);
 }
 
+/* Options that are each allowed but do not fit each other, from different users: nobody starts. */
+static void test_options_that_do_not_fit(void) {
+    static struct rig rig;
+    rig_open(&rig, OWN " quorum=1");
+    side_join(&rig, SERVER, JOB_SERVER, 2, "");
+    side_join(&rig, WORKER_0, JOB_WORKER, 0, "backup-workers=1");
+    side_join(&rig, WORKER_1, JOB_WORKER, 0, "");
+    rig_expect_end(&rig, -1, EXIT_CODE_USAGE,
+                   "--quorum and --backup-workers say the same in two ways: give one");
+    rig_expect_all(&rig, RUBATO__MESSAGE__BODY_ASSIGN, 0);
+    rig_close(&rig);
+}
+
 /* ---- who is turned away ---- */
 
 /* A peer for whom there is no place is refused, and leaves no trace: none of its options count. */
@@ -297,8 +310,10 @@ static void test_malformed_tensors(void) {
             side_ready(&rig, SERVER, 0);
         }
         rig_expect_end(&rig, -1, wrong == 2 ? EXIT_CODE_USAGE : EXIT_CODE_PROTOCOL,
-                       wrong == 2 ? "the model makes no plan: see --model and --block-values"
-                                  : "worker 0 sent malformed tensors");
+                       wrong == 2
+                           ? "the model makes no plan: see --model, --block-values, --fragments "
+                             "and --rates; the coordinator's log says more"
+                           : "worker 0 sent malformed tensors");
         rig_close(&rig);
     }
 }
@@ -387,6 +402,7 @@ int main(void) {
     TEST_RUN(test_conflict_with_the_coordinator);
     TEST_RUN(test_departed_options);
     TEST_RUN(test_unknown_option);
+    TEST_RUN(test_options_that_do_not_fit);
     TEST_RUN(test_extra_peers);
     TEST_RUN(test_late_conflict);
     TEST_RUN(test_other_protocols);

@@ -121,7 +121,7 @@ static void test_push(void) {
             float grad[4] = {1.7F * (float)seq, -2, 3.14F, (float)block};
             CHECK_INT(codec->encode(grad, rig_count(&rig, block), wire, sizeof wire, &bytes),
                       STATUS_OK);
-            CHECK_INT(exchange_push(&rig.exchange, block, seq, grad), STATUS_OK);
+            CHECK_INT(rig_push(&rig, block, seq, grad), STATUS_OK);
             memset(grad, 0, sizeof grad); /* free again on return */
             rig_poll(&rig);
             const struct fake_send *push =
@@ -157,7 +157,7 @@ static void test_push_waits_for_its_buffer(void) {
     const float other[4] = {5, 6, 7, 8};
     rig_open(&rig, RANK, "none");
     rig_start(&rig);
-    CHECK_INT(exchange_push(&rig.exchange, 0, 1, grad), STATUS_OK);
+    CHECK_INT(rig_push(&rig, 0, 1, grad), STATUS_OK);
     rig_poll(&rig);
     uint32_t sent = rig.fake.send_count - 1;
     rig_answer(&rig, 0, 2, 1, 1, 0);
@@ -165,18 +165,92 @@ static void test_push_waits_for_its_buffer(void) {
     rig_check_installed(&rig, 0, 1);
     CHECK(exchange_settled(&rig.exchange));
     for (int i = 0; i < 3; i++) {
-        CHECK_INT(exchange_push(&rig.exchange, 0, 2, other), STATUS_AGAIN);
+        CHECK_INT(rig_push(&rig, 0, 2, other), STATUS_AGAIN);
         rig_poll(&rig);
         CHECK(exchange_settled(&rig.exchange)); /* nothing was begun */
     }
-    CHECK_INT(exchange_push(&rig.exchange, 1, 2, other), STATUS_OK); /* another block may */
+    CHECK_INT(rig_push(&rig, 1, 2, other), STATUS_OK); /* another block may */
     fake_channel_finish(&rig.fake, sent, STATUS_OK); /* checks that the bytes are the first ones */
     rig_poll(&rig);
-    CHECK_INT(exchange_push(&rig.exchange, 0, 2, other), STATUS_OK);
+    CHECK_INT(rig_push(&rig, 0, 2, other), STATUS_OK);
     rig_poll(&rig);
     rig.seen = rig.fake.send_count - 1;
     CHECK(memcmp(rig_expect(&rig, FRAME_PUSH, 0, 3, 2)->copy, other, sizeof other) == 0);
     CHECK_INT(rig.exchange.counters.pushed_values, 12); /* those of AGAIN do not count */
+    rig_close(&rig);
+}
+
+/* A report's weight is in its pushes; one that did not count in some block is counted once, and one
+ * that weighs nothing cannot be dropped. */
+static void test_weights(void) {
+    static struct rig rig;
+    static const struct {
+        double weight, counted[BLOCKS];
+        uint64_t dropped; /* in all, afterwards */
+    } table[] = {{1, {1, 1, 1, 1}, 0},
+                 {0.375, {0.375, 0.375, 0.375, 0.375}, 0},
+                 {0.5, {0.5, 0, 0, 0.5}, 1},
+                 {0, {0, 0, 0, 0}, 1},
+                 {2, {0, 0, 0, 0}, 2}};
+    rig_open(&rig, RANK, "none");
+    rig_start(&rig);
+    for (uint64_t seq = 1; seq <= sizeof table / sizeof table[0]; seq++) {
+        const struct exchange_report report = {.seq = seq, .weight = table[seq - 1].weight};
+        const float values[4] = {1, 2, 3, 4};
+        for (uint64_t block = 0; block < BLOCKS; block++) {
+            CHECK_INT(exchange_push(&rig.exchange, &report, block, values), STATUS_OK);
+            rig_poll(&rig);
+            const struct fake_send *push =
+                rig_expect(&rig, FRAME_PUSH, block, (uint32_t)seq + 1, seq);
+            CHECK(push->frame.scalar == report.weight);
+        }
+        fake_channel_finish_all(&rig.fake);
+        for (uint64_t block = 0; block < BLOCKS; block++) {
+            float weights[4] = {0};
+            struct frame frame = rig_answer_frame(&rig, block, (uint32_t)seq + 1, seq, seq);
+            frame.scalar = table[seq - 1].counted[block];
+            fake_channel_receive(&rig.fake, &frame, weights,
+                                 rig_count(&rig, block) * sizeof(float));
+        }
+        rig_poll(&rig);
+        CHECK(exchange_settled(&rig.exchange));
+        CHECK_INT(rig.exchange.counters.dropped, table[seq - 1].dropped);
+    }
+    rig_close(&rig);
+}
+
+/* Blocks of lower versions than others' are asked for, and no others. */
+static void test_pull_behind(void) {
+    static struct rig rig;
+    uint64_t least = 0;
+    uint64_t most = 0;
+    rig_open(&rig, RANK, "none");
+    rig_start(&rig);
+    rig_push_all(&rig, 1);
+    rig_poll(&rig);
+    rig.seen = rig.fake.send_count;
+    fake_channel_finish_all(&rig.fake);
+    for (uint64_t block = 0; block < BLOCKS; block++) {
+        rig_answer(&rig, block, 2, 1, block < 2 ? 6 : 7, 0);
+    }
+    rig_poll(&rig);
+    exchange_versions(&rig.exchange, &least, &most);
+    CHECK_INT(least, 6);
+    CHECK_INT(most, 7);
+    exchange_pull_behind(&rig.exchange);
+    rig_poll(&rig);
+    (void)rig_expect(&rig, FRAME_PULL, 0, 3, 1);
+    (void)rig_expect(&rig, FRAME_PULL, 1, 3, 1);
+    CHECK(rig_next(&rig) == NULL);
+    fake_channel_finish_all(&rig.fake);
+    rig_answer(&rig, 0, 3, 1, 7, 0);
+    rig_answer(&rig, 1, 3, 1, 7, 0);
+    rig_poll(&rig);
+    exchange_versions(&rig.exchange, &least, &most);
+    CHECK_INT(least, 7);
+    CHECK(exchange_settled(&rig.exchange));
+    exchange_pull_behind(&rig.exchange);
+    CHECK(exchange_settled(&rig.exchange)); /* nothing is behind */
     rig_close(&rig);
 }
 
@@ -368,6 +442,8 @@ int main(void) {
     TEST_RUN(test_first_weights_again);
     TEST_RUN(test_push);
     TEST_RUN(test_push_waits_for_its_buffer);
+    TEST_RUN(test_weights);
+    TEST_RUN(test_pull_behind);
     TEST_RUN(test_resend);
     TEST_RUN(test_answer_before_resend);
     TEST_RUN(test_old_answers);

@@ -46,7 +46,7 @@ static void test_commit(void) {
                 grad[k] = ldexpf(random_normal(&random), (int)random_below(&random, 20) - 10);
             }
             sums[block] = optimizer_sum_of_squares_ref(grad, rig_count(&rig, block));
-            CHECK_INT(exchange_push(&rig.exchange, block, seq, grad), STATUS_OK);
+            CHECK_INT(rig_push(&rig, block, seq, grad), STATUS_OK);
         }
         double sum = sums[0] + sums[1] + sums[2] + sums[3];
         exchange_commit(&rig.exchange, seq);
@@ -123,7 +123,7 @@ static void test_commit_of_overflow(void) {
         for (uint64_t block = 0; block < BLOCKS; block++) {
             float decoded[4];
             const float grad[4] = {0.3F, block == 1 ? table[i].value : 0.7F, -0.9F, 0.1F};
-            CHECK_INT(exchange_push(&rig.exchange, block, 1, grad), STATUS_OK);
+            CHECK_INT(rig_push(&rig, block, 1, grad), STATUS_OK);
             rig_poll(&rig);
             const struct fake_send *push = rig_expect(&rig, FRAME_PUSH, block, 2, 1);
             CHECK_INT(codec->decode(push->copy, push->bytes, decoded, rig_count(&rig, block)),
@@ -333,7 +333,7 @@ static void test_storm(void) {
         for (uint64_t seq = 1; seq <= STEPS; seq++) {
             for (uint64_t block = 0; block < BLOCKS; block++) {
                 const float grad[4] = {(float)seq, (float)block, random_unit(&storm.random), 1};
-                while (exchange_push(&storm.rig.exchange, block, seq, grad) == STATUS_AGAIN) {
+                while (rig_push(&storm.rig, block, seq, grad) == STATUS_AGAIN) {
                     breathe(&storm);
                 }
             }
@@ -350,9 +350,44 @@ static void test_storm(void) {
     }
 }
 
+/* A report of some blocks: only their shards are told, and of their sum alone. */
+static void test_commit_of_a_fragment(void) {
+    static struct rig rig;
+    rig_open(&rig, RANK, "none");
+    rig_start(&rig);
+    rig_push_all(&rig, 1);
+    exchange_commit(&rig.exchange, 1);
+    rig_poll(&rig);
+    for (uint64_t block = 0; block < BLOCKS; block++) {
+        rig_answer(&rig, block, 2, 1, 1, 0);
+    }
+    fake_channel_finish_all(&rig.fake);
+    rig_poll(&rig);
+    rig.seen = rig.fake.send_count;
+    for (uint64_t block = 0; block <= 2; block += 2) {
+        const float values[4] = {3, 0, 4, (float)block};
+        CHECK_INT(rig_push(&rig, block, 2, values), STATUS_OK);
+    }
+    exchange_commit(&rig.exchange, 2);
+    rig_poll(&rig);
+    (void)rig_expect(&rig, FRAME_PUSH, 0, 3, 2);
+    (void)rig_expect(&rig, FRAME_PUSH, 2, 3, 2);
+    CHECK(expect_commit(&rig, 0, 2)->frame.scalar == 25 + 25 + 4);
+    CHECK(rig_next(&rig) == NULL);
+    fake_channel_finish_all(&rig.fake);
+    rig.now_ns += 6 * CLOCK_S; /* again, to the same shard */
+    rig_poll(&rig);
+    (void)rig_expect(&rig, FRAME_PUSH, 0, 3, 2);
+    (void)rig_expect(&rig, FRAME_PUSH, 2, 3, 2);
+    (void)expect_commit(&rig, 0, 2);
+    CHECK(rig_next(&rig) == NULL);
+    rig_close(&rig);
+}
+
 int main(void) {
     log_set_level(LOG_ERROR);
     TEST_RUN(test_commit);
+    TEST_RUN(test_commit_of_a_fragment);
     TEST_RUN(test_commit_again);
     TEST_RUN(test_commit_of_overflow);
     TEST_RUN(test_channel_full);

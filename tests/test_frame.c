@@ -22,7 +22,7 @@ static const struct frame example = {.kind = FRAME_PUSH,
                                      .payload_bytes = UINT32_C(0x00727374),
                                      .payload_xxh3 = UINT64_C(0x8182838485868788),
                                      .scalar = -1.5,
-                                     .staleness = UINT32_C(0x91929394),
+                                     .check = UINT32_C(0x91929394),
                                      .rank = UINT16_C(0xa1a2),
                                      .ticket = UINT32_C(0xb1b2b3b4)};
 
@@ -65,7 +65,8 @@ static bool frames_equal(const struct frame *a, const struct frame *b) {
            a->block == b->block && a->value_count == b->value_count &&
            a->payload_bytes == b->payload_bytes && a->payload_xxh3 == b->payload_xxh3 &&
            memcmp(&a->scalar, &b->scalar, sizeof a->scalar) == 0 && a->staleness == b->staleness &&
-           a->rank == b->rank && a->ticket == b->ticket;
+           a->check == b->check && a->exact == b->exact && a->rank == b->rank &&
+           a->ticket == b->ticket;
 }
 
 static void golden_bytes(void) {
@@ -82,6 +83,11 @@ static void round_trip(void) {
         struct frame back = {0};
         uint8_t header[FRAME_BYTES];
         frame.kind = (enum frame_kind)kind;
+        frame.exact = kind == FRAME_PULL;
+        if (kind != FRAME_PULL && kind != FRAME_PUSH) {
+            frame.staleness = frame.check;
+            frame.check = 0;
+        }
         frame.scalar = kind == FRAME_COMMIT ? (double)NAN : 1e300;
         frame.payload_bytes = kind == FRAME_PULL ? 0 : FRAME_PAYLOAD_MAX;
         frame_encode(&frame, header);
@@ -121,7 +127,7 @@ static void wrong_fields(void) {
     CHECK_INT(decode_with(4, 0), STATUS_UNSUPPORTED);
     CHECK_INT(decode_with(5, 0), STATUS_CORRUPT);
     CHECK_INT(decode_with(5, FRAME_WEIGHTS + 1), STATUS_CORRUPT);
-    CHECK_INT(decode_with(7, 1), STATUS_CORRUPT);
+    CHECK_INT(decode_with(7, 1), STATUS_CORRUPT);     /* in a pull only */
     CHECK_INT(decode_with(63, 0x04), STATUS_CORRUPT); /* over FRAME_PAYLOAD_MAX */
     CHECK_INT(decode_with(86, 1), STATUS_CORRUPT);
     CHECK_INT(decode_with(87, 1), STATUS_CORRUPT);

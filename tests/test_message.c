@@ -69,6 +69,12 @@ static void make_value(struct pool *pool, const ProtobufCFieldDescriptor *field,
     case PROTOBUF_C_TYPE_UINT32:
         memcpy(place, &narrow, sizeof narrow);
         break;
+    case PROTOBUF_C_TYPE_ENUM: /* one of its own values, the last */
+        narrow = (uint32_t)((const ProtobufCEnumDescriptor *)field->descriptor)
+                     ->values[((const ProtobufCEnumDescriptor *)field->descriptor)->n_values - 1]
+                     .value;
+        memcpy(place, &narrow, sizeof narrow);
+        break;
     case PROTOBUF_C_TYPE_BOOL:
         memcpy(place, &yes, sizeof yes);
         break;
@@ -88,6 +94,7 @@ static size_t element_bytes(const ProtobufCFieldDescriptor *field) {
     case PROTOBUF_C_TYPE_BYTES:
         return sizeof(ProtobufCBinaryData);
     case PROTOBUF_C_TYPE_UINT32:
+    case PROTOBUF_C_TYPE_ENUM:
     case PROTOBUF_C_TYPE_FLOAT:
         return 4;
     case PROTOBUF_C_TYPE_BOOL:
@@ -207,7 +214,7 @@ static void every_kind_round_trips(void) {
         pool_free(&pool);
     }
     CHECK_INT(kinds, rubato__message__descriptor.n_fields);
-    CHECK(kinds >= 15);
+    CHECK(kinds >= 23);
     message_scratch_free(&scratch);
     free(bytes);
 }
@@ -219,6 +226,10 @@ static void names(void) {
     CHECK_TEXT(message_name(&message), "verdict");
     message.body_case = RUBATO__MESSAGE__BODY_JOIN;
     CHECK_TEXT(message_name(&message), "join");
+    message.body_case = RUBATO__MESSAGE__BODY_CHANGE;
+    CHECK_TEXT(message_name(&message), "change");
+    message.body_case = RUBATO__MESSAGE__BODY_DROP;
+    CHECK_TEXT(message_name(&message), "drop");
 }
 
 /* Every prefix of a message is refused: the body's length comes first. The bytes lie in memory of

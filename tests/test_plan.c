@@ -1,68 +1,28 @@
 /* Proves the plan: blocks cover the flat vector without a hole and obey every limit; they do not
  * depend on the shard count; placement is that of a plain quadratic LPT written here, and has LPT's
  * property on large plans; the digest is a golden number and changes with anything that goes into
- * it; sizes are 64-bit, and each malformed list is refused with the plan untouched.
+ * it; sizes are 64-bit, and each malformed list is refused with the plan untouched. What options
+ * say of tensors is test_plan_options.c's.
  */
 #include "base/log.h"
 #include "base/random.h"
 #include "proto/frame.h"
 #include "proto/plan.h"
+#include "tests/plan_list.h"
 #include "tests/test.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define LIST_MAX 2048
-
 /* From an implementation of the plan and its digest in another language. */
-#define GOLDEN_DIGEST        UINT64_C(0x63ea819102b89195)
-#define GOLDEN_TENSOR_DIGEST UINT64_C(0x2ea75bb25704ce71)
-
-/* A model's tensors in the making. */
-struct list {
-    struct tensor tensors[LIST_MAX];
-    uint64_t count;
-};
-
-static void add(struct list *list, const char *name, uint64_t rows, uint64_t cols, bool decay) {
-    struct tensor *tensor = &list->tensors[list->count++];
-    memset(tensor, 0, sizeof *tensor);
-    snprintf(tensor->name, sizeof tensor->name, "%s", name);
-    tensor->dims = cols == 0 ? 1 : 2;
-    tensor->shape[0] = rows;
-    tensor->shape[1] = cols;
-    tensor->decay = decay;
-}
-
-/* As a transformer has them: matrices and vectors by turns. */
-static void add_transformer(struct list *list, uint64_t layers, uint64_t channels, uint64_t vocab) {
-    char name[TENSOR_NAME_MAX];
-    add(list, "wte.weight", vocab, channels, true);
-    add(list, "wpe.weight", 128, channels, true);
-    for (uint64_t layer = 0; layer < layers; layer++) {
-        snprintf(name, sizeof name, "h.%" PRIu64 ".ln_1.weight", layer);
-        add(list, name, channels, 0, false);
-        snprintf(name, sizeof name, "h.%" PRIu64 ".attn.c_attn.weight", layer);
-        add(list, name, channels, 3 * channels, true);
-        snprintf(name, sizeof name, "h.%" PRIu64 ".attn.c_attn.bias", layer);
-        add(list, name, 3 * channels, 0, false);
-        snprintf(name, sizeof name, "h.%" PRIu64 ".mlp.c_fc.weight", layer);
-        add(list, name, channels, 4 * channels, true);
-        snprintf(name, sizeof name, "h.%" PRIu64 ".mlp.c_fc.bias", layer);
-        add(list, name, 4 * channels, 0, false);
-    }
-    add(list, "ln_f.weight", channels, 0, false);
-}
-
-static uint64_t size_of(const struct tensor *tensor) {
-    uint64_t size = 1;
-    for (uint32_t i = 0; i < tensor->dims; i++)
-        size *= tensor->shape[i];
-    return size;
-}
+#define GOLDEN_DIGEST           UINT64_C(0xb30b95906ff77e3f)
+#define GOLDEN_FRAGMENTS_DIGEST UINT64_C(0x6a9a2684cd985584) /* four of them */
+#define GOLDEN_TENSOR_DIGEST    UINT64_C(0x5b7f47e55c1804eb)
 
 static void build(struct plan *plan, const struct list *list, uint64_t shards, uint64_t values) {
-    CHECK_INT(plan_build(plan, list->tensors, list->count, shards, values), STATUS_OK);
+    CHECK_INT(plan_build(plan, list->tensors, list->count,
+                         &(struct plan_options){.shards = shards, .block_values = values}),
+              STATUS_OK);
 }
 
 static void check_slice(const struct plan *plan, const struct plan_block *block,
@@ -70,14 +30,14 @@ static void check_slice(const struct plan *plan, const struct plan_block *block,
     uint64_t index = plan->pack_order[block->first_tensor];
     const struct tensor *tensor = &plan->tensors[index];
     CHECK_INT(block->tensor_count, 1);
-    CHECK_INT(block->cols, size_of(tensor) / tensor->shape[0]);
+    CHECK_INT(block->cols, list_size(tensor) / tensor->shape[0]);
     CHECK(block->decay == tensor->decay);
     CHECK(block->offset >= plan->offsets[index]);
     CHECK((block->offset - plan->offsets[index]) % block->cols == 0);
-    CHECK(block->offset + block->count <= plan->offsets[index] + size_of(tensor));
+    CHECK(block->offset + block->count <= plan->offsets[index] + list_size(tensor));
     CHECK(block->count <= block_values || block->rows == 1);
     /* No smaller than need be: all but a matrix's last have no room for another row. */
-    if (block->offset + block->count < plan->offsets[index] + size_of(tensor))
+    if (block->offset + block->count < plan->offsets[index] + list_size(tensor))
         CHECK(block->count + block->cols > block_values);
 }
 
@@ -107,7 +67,7 @@ static void check_pack(const struct plan *plan, const struct plan_block *block,
 static void check_blocks(const struct plan *plan, uint64_t block_values) {
     uint64_t offset = 0, largest = 0, total = 0;
     for (uint64_t i = 0; i < plan->tensor_count; i++)
-        total += size_of(&plan->tensors[i]);
+        total += list_size(&plan->tensors[i]);
     CHECK_INT(plan->value_count, total);
     for (uint64_t i = 0; i < plan->block_count; i++) {
         const struct plan_block *block = &plan->blocks[i];
@@ -135,7 +95,7 @@ static void check_order(const struct plan *plan) {
         uint64_t index = plan->pack_order[i];
         CHECK(index < plan->tensor_count);
         CHECK_INT(plan->offsets[index], offset);
-        offset += size_of(&plan->tensors[index]);
+        offset += list_size(&plan->tensors[index]);
         if (i == 0) continue;
         uint64_t before = plan->pack_order[i - 1];
         bool vector_before = plan->tensors[before].dims == 1;
@@ -148,7 +108,7 @@ static void blocks_cover_the_vector(void) {
     static const uint64_t sizes[] = {1, 64, 1000, 4096, 262144, FRAME_PAYLOAD_MAX / 4};
     static struct list list;
     list.count = 0;
-    add_transformer(&list, 3, 48, 257);
+    list_add_transformer(&list, 3, 48, 257);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         struct plan plan;
         build(&plan, &list, 3, sizes[i]);
@@ -164,9 +124,9 @@ static void known_blocks(void) {
     static struct list list;
     struct plan plan;
     list.count = 0;
-    add(&list, "bias", 10, 0, false);
-    add(&list, "matrix", 5, 30, true);
-    add(&list, "wide", 2, 101, true);
+    list_add(&list, "bias", 10, 0, false);
+    list_add(&list, "matrix", 5, 30, true);
+    list_add(&list, "wide", 2, 101, true);
     build(&plan, &list, 2, 100);
     /* matrix: 3 rows of 30, then 2; wide: a row each; bias: a pack. */
     static const uint64_t rows[] = {3, 2, 1, 1, 1}, cols[] = {30, 30, 101, 101, 10};
@@ -178,7 +138,7 @@ static void known_blocks(void) {
     CHECK_INT(plan.offsets[0], 352);
     CHECK_INT(plan.offsets[1], 0);
     CHECK_INT(plan.offsets[2], 150);
-    CHECK(plan.blocks[0].decay && !plan.blocks[4].decay);
+    CHECK(plan.blocks[0].decay == 1 && plan.blocks[4].decay == 0);
     /* 101 -> 0, 101 -> 1, 90 -> 0, 60 -> 1, 10 -> 1. */
     static const uint64_t shards[] = {0, 1, 0, 1, 1};
     for (size_t i = 0; i < 5; i++)
@@ -191,13 +151,13 @@ static void packs(void) {
     static struct list list;
     struct plan plan;
     list.count = 0;
-    add(&list, "a", 40, 0, false);
-    add(&list, "b", 60, 0, false); /* fills the pack to the brim */
-    add(&list, "c", 1, 0, false);
-    add(&list, "d", 5, 0, true);    /* another flag */
-    add(&list, "e", 5, 0, false);   /* and back: packs keep the model's order */
-    add(&list, "f", 500, 0, false); /* longer than a block: by itself */
-    add(&list, "g", 1, 0, false);
+    list_add(&list, "a", 40, 0, false);
+    list_add(&list, "b", 60, 0, false); /* fills the pack to the brim */
+    list_add(&list, "c", 1, 0, false);
+    list_add(&list, "d", 5, 0, true);    /* another flag */
+    list_add(&list, "e", 5, 0, false);   /* and back: packs keep the model's order */
+    list_add(&list, "f", 500, 0, false); /* longer than a block: by itself */
+    list_add(&list, "g", 1, 0, false);
     build(&plan, &list, 1, 100);
     static const uint64_t counts[] = {100, 1, 5, 5, 500, 1}, tensors[] = {2, 1, 1, 1, 1, 1};
     CHECK_INT(plan.block_count, 6);
@@ -214,7 +174,7 @@ static void more_dimensions(void) {
     static struct list list;
     struct plan plan;
     list.count = 0;
-    add(&list, "experts", 8, 3, true);
+    list_add(&list, "experts", 8, 3, true);
     list.tensors[0].dims = 4;
     list.tensors[0].shape[2] = 5;
     list.tensors[0].shape[3] = 7;
@@ -227,25 +187,19 @@ static void more_dimensions(void) {
     plan_free(&plan);
 }
 
-static bool blocks_equal(const struct plan_block *a, const struct plan_block *b) {
-    return a->id == b->id && a->offset == b->offset && a->count == b->count && a->rows == b->rows &&
-           a->cols == b->cols && a->first_tensor == b->first_tensor &&
-           a->tensor_count == b->tensor_count && a->decay == b->decay;
-}
-
 static void blocks_do_not_depend_on_shards(void) {
     static const uint64_t shard_counts[] = {2, 7, 1000, 65536};
     static struct list list;
     struct plan one;
     list.count = 0;
-    add_transformer(&list, 2, 32, 300);
+    list_add_transformer(&list, 2, 32, 300);
     build(&one, &list, 1, 1024);
     for (size_t i = 0; i < sizeof shard_counts / sizeof shard_counts[0]; i++) {
         struct plan plan;
         build(&plan, &list, shard_counts[i], 1024);
         CHECK_INT(plan.block_count, one.block_count);
         for (uint64_t b = 0; b < one.block_count; b++)
-            CHECK(blocks_equal(&plan.blocks[b], &one.blocks[b]));
+            CHECK(list_blocks_equal(&plan.blocks[b], &one.blocks[b]));
         CHECK(plan.digest != one.digest);
         plan_free(&plan);
     }
@@ -286,7 +240,8 @@ static void placement_is_lpt(void) {
         for (int t = 0; t < 60; t++) {
             char name[16];
             snprintf(name, sizeof name, "t%d", t);
-            add(&list, name, 1 + random_below(&stream, 400), random_below(&stream, 12), t % 3 == 0);
+            list_add(&list, name, 1 + random_below(&stream, 400), random_below(&stream, 12),
+                     t % 3 == 0);
         }
         build(&plan, &list, shard_counts[i], 256);
         check_blocks(&plan, 256);
@@ -303,7 +258,7 @@ static void lpt_property(void) {
     struct plan plan;
     uint64_t loads[SHARDS] = {0}, smallest[SHARDS];
     list.count = 0;
-    add_transformer(&list, 100, 96, 5000);
+    list_add_transformer(&list, 100, 96, 5000);
     build(&plan, &list, SHARDS, 1000);
     CHECK(plan.block_count > 5000);
     memset(smallest, 0xff, sizeof smallest);
@@ -327,7 +282,7 @@ static void more_shards_than_blocks(void) {
     static struct list list;
     struct plan plan;
     list.count = 0;
-    add(&list, "w", 3, 10, true);
+    list_add(&list, "w", 3, 10, true);
     build(&plan, &list, 5, 10);
     CHECK_INT(plan.block_count, 3);
     for (uint64_t i = 0; i < 3; i++)
@@ -347,16 +302,22 @@ static uint64_t digest_of(const struct list *list, uint64_t shards, uint64_t val
 static void digests(void) {
     static struct list base, list;
     base.count = 0;
-    add_transformer(&base, 2, 32, 300);
+    list_add_transformer(&base, 2, 32, 300);
     uint64_t digest = digest_of(&base, 3, 1000);
     uint64_t tensor_digest = plan_tensor_digest(base.tensors, base.count);
     CHECK_INT(digest, GOLDEN_DIGEST);
     CHECK_INT(tensor_digest, GOLDEN_TENSOR_DIGEST);
     CHECK(digest_of(&base, 3, 1000) == digest);
+    struct plan fragments;
+    CHECK_INT(plan_build(&fragments, base.tensors, base.count,
+                         &(struct plan_options){.shards = 3, .block_values = 1000, .fragments = 4}),
+              STATUS_OK);
+    CHECK_INT(fragments.digest, GOLDEN_FRAGMENTS_DIGEST);
+    plan_free(&fragments);
     CHECK(digest_of(&base, 4, 1000) != digest);
     CHECK(digest_of(&base, 3, 2000) != digest);
 
-    for (int change = 0; change < 6; change++) {
+    for (int change = 0; change < 7; change++) {
         list = base;
         struct tensor *tensor = &list.tensors[4];
         struct tensor other = list.tensors[3];
@@ -374,7 +335,10 @@ static void digests(void) {
             tensor->dims = 2;
             tensor->shape[1] = 1;
             break;
-        case 4: /* another order */
+        case 4:
+            tensor->embedding = true;
+            break;
+        case 5: /* another order */
             list.tensors[3] = *tensor;
             *tensor = other;
             break;
@@ -397,7 +361,7 @@ static void sizes_of_64_bits(void) {
     static struct list list;
     struct plan plan;
     list.count = 0;
-    add(&list, "huge", 1000000, 50000, true); /* 5e10 values, 200 GB */
+    list_add(&list, "huge", 1000000, 50000, true); /* 5e10 values, 200 GB */
     build(&plan, &list, 64, 262144);
     CHECK_INT(plan.value_count, 50000000000);
     CHECK_INT(plan.block_count, 200000); /* 5 rows each */
@@ -411,7 +375,9 @@ static void sizes_of_64_bits(void) {
 static void refuse(const struct tensor *tensors, uint64_t count, uint64_t shards, uint64_t values) {
     struct plan plan;
     memset(&plan, 0x5a, sizeof plan);
-    CHECK_INT(plan_build(&plan, tensors, count, shards, values), STATUS_INVALID);
+    CHECK_INT(plan_build(&plan, tensors, count,
+                         &(struct plan_options){.shards = shards, .block_values = values}),
+              STATUS_INVALID);
     for (size_t i = 0; i < sizeof plan; i++)
         CHECK_INT(((const uint8_t *)&plan)[i], 0x5a);
 }
@@ -419,7 +385,7 @@ static void refuse(const struct tensor *tensors, uint64_t count, uint64_t shards
 static void refuse_shape(uint64_t rows, uint64_t cols) {
     static struct list list;
     list.count = 0;
-    add(&list, "w", rows, cols, true);
+    list_add(&list, "w", rows, cols, true);
     list.tensors[0].dims = 2;
     refuse(list.tensors, 1, 1, 1000);
 }
@@ -428,7 +394,7 @@ static void malformed_lists(void) {
     static struct list list;
     struct plan plan;
     list.count = 0;
-    add_transformer(&list, 1, 8, 20);
+    list_add_transformer(&list, 1, 8, 20);
     refuse(list.tensors, 0, 1, 1000);
     refuse(list.tensors, PLAN_TENSORS_MAX + 1, 1, 1000); /* refused before they are looked at */
     refuse(list.tensors, list.count, 0, 1000);
@@ -472,7 +438,7 @@ static void printing(void) {
     FILE *out = tmpfile();
     CHECK(out != NULL);
     list.count = 0;
-    add(&list, "w", 3, 10, true);
+    list_add(&list, "w", 3, 10, true);
     build(&plan, &list, 5, 10);
     plan_print(&plan, out);
     rewind(out);

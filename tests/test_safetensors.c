@@ -125,7 +125,8 @@ static void test_model_file(void) {
         uint64_t count;
         struct tensor *tensors = model_tensors(&shape, &count);
         struct plan plan;
-        CHECK(plan_build(&plan, tensors, count, 2, 100) == STATUS_OK);
+        CHECK(plan_build(&plan, tensors, count,
+                         &(struct plan_options){.shards = 2, .block_values = 100}) == STATUS_OK);
         float *weights = memory_zeroed(plan.value_count, sizeof(float));
         for (uint64_t i = 0; i < plan.value_count; i++)
             weights[i] = (float)i + 0.25F;
@@ -142,7 +143,8 @@ static void test_other_tensors(void) {
                                 {.name = "a", .dims = 1, .shape = {1}},
                                 {.name = "b", .dims = 2, .shape = {17500, 1000}}};
     struct plan plan;
-    CHECK(plan_build(&plan, tensors, 3, 1, 100000) == STATUS_OK);
+    CHECK(plan_build(&plan, tensors, 3,
+                     &(struct plan_options){.shards = 1, .block_values = 100000}) == STATUS_OK);
     float *weights = memory_zeroed(plan.value_count, sizeof(float));
     for (uint64_t i = 0; i < plan.value_count; i++)
         weights[i] = -(float)i;
@@ -182,7 +184,8 @@ static void test_no_folder(void) {
     struct tensor tensor = {.name = "a", .dims = 1, .shape = {1}};
     struct plan plan;
     float weight = 1;
-    CHECK(plan_build(&plan, &tensor, 1, 1, 50) == STATUS_OK);
+    CHECK(plan_build(&plan, &tensor, 1, &(struct plan_options){.shards = 1, .block_values = 50}) ==
+          STATUS_OK);
     CHECK(safetensors_write("/tmp/test_safetensors/no/folder", &plan, &weight) == STATUS_IO);
     CHECK(safetensors_write_config("/tmp/test_safetensors/no/folder", &shape) == STATUS_IO);
     char *path = memory_zeroed(4200, 1);

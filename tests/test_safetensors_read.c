@@ -143,7 +143,8 @@ static void test_round_trip(void) {
     struct plan plan;
     struct safetensors model;
     open_folder();
-    CHECK(plan_build(&plan, tensors, 3, 1, 100000) == STATUS_OK);
+    CHECK(plan_build(&plan, tensors, 3,
+                     &(struct plan_options){.shards = 1, .block_values = 100000}) == STATUS_OK);
     float *weights = memory_zeroed((size_t)plan.value_count, sizeof *weights);
     float *values = memory_zeroed((size_t)plan.value_count, sizeof *values);
     for (uint64_t i = 0; i < plan.value_count; i++)
@@ -396,7 +397,8 @@ static enum status load(const char *header, const float *data, size_t data_bytes
     struct tensor tensors[2] = {{.name = "transformer.wte.weight", .dims = 2, .shape = {2, 2}},
                                 {.name = "transformer.ln_f.bias", .dims = 1, .shape = {2}}};
     struct plan plan;
-    CHECK(plan_build(&plan, tensors, 2, 1, 100) == STATUS_OK);
+    CHECK(plan_build(&plan, tensors, 2, &(struct plan_options){.shards = 1, .block_values = 100}) ==
+          STATUS_OK);
     write_file("model.safetensors", header, data, data_bytes);
     log_restart();
     enum status status = hf_weights_load(folder, &plan, weights);

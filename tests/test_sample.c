@@ -23,7 +23,8 @@ struct setup {
 static void open_setup(struct setup *setup) {
     uint64_t count;
     struct tensor *tensors = model_tensors(&shape, &count);
-    CHECK(plan_build(&setup->plan, tensors, count, 1, 100) == STATUS_OK);
+    CHECK(plan_build(&setup->plan, tensors, count,
+                     &(struct plan_options){.shards = 1, .block_values = 100}) == STATUS_OK);
     struct model_options options = {.B = 1, .T = POSITIONS};
     CHECK(model_open(&setup->model, &shape, &setup->plan, &options) == STATUS_OK);
     setup->weights = memory_zeroed(setup->plan.value_count, sizeof(float));
@@ -147,7 +148,8 @@ static void check_context(uint64_t seed) {
     struct tensor *tensors = model_tensors(&wide, &count);
     struct plan plan;
     struct model *model;
-    CHECK(plan_build(&plan, tensors, count, 1, 100) == STATUS_OK);
+    CHECK(plan_build(&plan, tensors, count,
+                     &(struct plan_options){.shards = 1, .block_values = 100}) == STATUS_OK);
     struct model_options options = {.B = 1, .T = POSITIONS};
     CHECK(model_open(&model, &wide, &plan, &options) == STATUS_OK);
     float *weights = memory_zeroed(plan.value_count, sizeof(float));

@@ -102,6 +102,7 @@ static void send_push(struct storm *storm, uint32_t rank, uint64_t block, uint64
     frame.seq = seq;
     frame.ticket = (uint32_t)seq + 1;
     frame.block_version = version;
+    frame.scalar = 1;
     send_new(storm, &frame, grad, rig_count(&storm->rig, block) * sizeof(float));
 }
 
@@ -154,7 +155,6 @@ static void shuffle(struct random_stream *random, uint32_t *items, uint32_t coun
 
 static void sync_round(struct storm *storm, uint64_t number) {
     struct rig *rig = &storm->rig;
-    struct vote_report report;
     float sums[RIG_BLOCKS][RIG_VALUES] = {{0}};
     uint32_t order[3 * RIG_BLOCKS];
     uint32_t count = 3 * (uint32_t)rig->shard.block_count;
@@ -169,14 +169,13 @@ static void sync_round(struct storm *storm, uint64_t number) {
     shuffle(&storm->random, order, count);
     for (uint32_t i = 0; i < count; i++) {
         uint64_t block = rig->shard.blocks[order[i] / 3].plan->id;
-        CHECK_INT(ring_count(&rig->shard.reports), 0);
+        rig_expect_silence(rig);
         send_push(storm, order[i] % 3, block, number, number - 1,
                   storm->grads[order[i] % 3][block]);
         check_answers(storm);
     }
     rig_poll(rig);
-    CHECK_INT(ring_pop(&rig->shard.reports, &report), STATUS_OK);
-    CHECK_INT(report.round, number);
+    CHECK_INT(rig_note(rig, SHARD_REPORT).report.round, number);
     disturb(storm);
     rig_verdict(rig, number, false, 0.5F);
     rig_poll(rig);

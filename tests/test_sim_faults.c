@@ -1,9 +1,10 @@
-/* test_sim_faults.c - the loss of any process, in any way, at any moment, ends the job in time.
+/* test_sim_faults.c - the loss of a process that is needed ends the job in time.
  *
- * Over seeds and modes: at a random virtual moment a worker, a server or the coordinator's server
- * dies (its connections close) or is cut off (silence). Everyone else must end within a lease and a
- * bit with exit code 69 and a reason that names the lost one; nobody hangs. A job that was over
- * before the fault must be finished.
+ * Over seeds and modes: at a random virtual moment a worker (in modes that need all of them; else
+ * the job goes on: test_sim_churn.c), a server or the coordinator's server dies (its connections
+ * close) or is cut off (silence). Everyone else must end within a lease and a bit with exit code 69
+ * and a reason that names the lost one; nobody hangs. A job that was over before the fault must be
+ * finished.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -17,7 +18,9 @@ enum { SEEDS = 120, TEXT_BYTES = 4096 };
 static uint8_t text[TEXT_BYTES];
 static struct data data;
 
-static const char *const modes[] = {"sync", "async", "ssp:1"};
+/* [0]: modes that need all workers, [1]: modes for the loss of servers. */
+static const char *const modes[2][3] = {{"sync", "local:2", "diloco:2"},
+                                        {"local:3", "async", "ssp:1"}};
 
 struct fault {
     bool silent;
@@ -83,10 +86,14 @@ static void run_seed(uint64_t seed) {
     char name[32];
     struct random_stream random;
     random_open(&random, seed, RANDOM_SIMULATOR, 2);
+    struct fault fault = {.silent = seed % 2 == 1,
+                          .server = random_below(&random, 2) == 1,
+                          .process = (uint32_t)random_below(&random, 2),
+                          .at_ns = (int64_t)random_below(&random, 1500) * CLOCK_MS};
     (void)snprintf(options, sizeof options,
                    "model=gpt2:1x16x2 vocab=32 seq-len=8 batch=2 steps=40 block-values=300 "
                    "lease=2 mode=%s",
-                   modes[seed % 3]);
+                   modes[fault.server][seed % 3]);
     struct sim_config config = {.seed = seed,
                                 .servers = 2,
                                 .shards = 2,
@@ -95,10 +102,6 @@ static void run_seed(uint64_t seed) {
                                 .faults = {.delay_max_ns = 5 * CLOCK_MS, .duplicate = 0.05},
                                 .step_max_ns = 20 * CLOCK_MS,
                                 .data = &data};
-    struct fault fault = {.silent = seed % 2 == 1,
-                          .server = random_below(&random, 2) == 1,
-                          .process = (uint32_t)random_below(&random, 2),
-                          .at_ns = (int64_t)random_below(&random, 1500) * CLOCK_MS};
     bool coordinator = fault.server && fault.process == 0;
     sim_open(&sim, &config);
     while (loop_now_ns(sim.loop) < fault.at_ns && sim_step(&sim)) {
@@ -134,7 +137,7 @@ static void broken_data_ends_the_job(void) {
         (void)snprintf(options, sizeof options,
                        "model=gpt2:1x16x2 vocab=32 seq-len=8 batch=2 steps=4000 block-values=300 "
                        "lease=2 mode=%s",
-                       modes[seed % 3]);
+                       modes[seed % 2 == 0][seed % 3]);
         struct sim_config config = {.seed = seed,
                                     .servers = 2,
                                     .shards = 1,

@@ -1,9 +1,10 @@
 /* test_sim_sync.c - sync training is one computation, however it is spread out.
  *
  * For W = 1, 2, 4 workers and S = 1, 2, 3 shards, with delay, reordering, duplication (and in half
- * the seeds loss) of data frames, over 225 seeds: the weights that worker 0 ends with are bit-equal
+ * the seeds loss) of data frames, over 240 seeds: the weights that worker 0 ends with are bit-equal
  * to those of one plain loop that adds the same W batches in rank order (sim_reference.h). The
- * codecs and the optimizer change with the seed. Every push must have had its turn exactly once.
+ * codecs and the optimizer change with the seed, as do padding, accumulation, and factors of
+ * learning rates. Every push must have had its turn exactly once.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -13,7 +14,7 @@
 
 #include <inttypes.h>
 
-enum { SEEDS = 225, STEPS = 4, TEXT_BYTES = 4096, VOCAB = 32 };
+enum { SEEDS = 240, STEPS = 4, TEXT_BYTES = 4096, VOCAB = 32 };
 
 static uint8_t text[TEXT_BYTES];
 static struct data data;
@@ -23,8 +24,10 @@ static const char *const variants[] = {
     "push=none pull=none optimizer=adamw clip=1.0",
     "push=bf16 pull=bf16 optimizer=adamw clip=0.1",
     "push=int8 pull=bf16 optimizer=sgd lr=0.05 clip=0",
+    "push=none pull=none optimizer=nesterov lr=0.05 clip=0.3 pad-token=3 accumulate=2 "
+    "rates=*.wte.weight=0.5,*.ln_1.*=0 decays=*.wpe.weight=0",
 };
-enum { VARIANTS = 3 };
+enum { VARIANTS = 4 };
 
 struct expected {
     float *weights;
@@ -58,40 +61,10 @@ static struct sim_config config_of(uint64_t seed, uint32_t workers, uint32_t sha
 
 /* The reference, from the options that the job would hold. */
 static void expect(uint32_t w, uint32_t variant) {
-    struct job job;
-    struct options options;
-    struct plan plan;
-    struct model_shape shape;
-    struct data_stream stream;
-    char words[512];
-    char why[128];
-    char *rest = NULL;
-    uint64_t count = 0;
-    options_init(&options, job_table, job_table_count, &job);
-    options_of(variant, words, sizeof words);
-    for (char *word = strtok_r(words, " ", &rest); word != NULL;
-         word = strtok_r(NULL, " ", &rest)) {
-        char *value = strchr(word, '=');
-        *value++ = '\0';
-        CHECK(options_set(&options, options_find(&options, word), value, ORIGIN_FLAG, why,
-                          sizeof why) == STATUS_OK);
-    }
-    job.workers = worker_counts[w];
-    CHECK(model_shape_parse(job.model, job.vocab, job.seq_len, &shape, why, sizeof why) ==
-          STATUS_OK);
-    struct tensor *tensors = model_tensors(&shape, &count);
-    CHECK(plan_build(&plan, tensors, count, 1, (uint64_t)job.block_values) == STATUS_OK);
-    uint64_t held = data.count / 20;
-    CHECK(data_stream_open(&stream, &data, 0, data.count - held, job.seq_len, (uint64_t)job.seed) ==
-          STATUS_OK);
     struct expected *e = &expected[w][variant];
-    e->count = plan.value_count;
-    e->blocks = plan.block_count;
-    e->weights = calloc(e->count, sizeof(float));
-    CHECK(e->weights != NULL);
-    sim_reference(&job, &plan, &shape, &stream, e->weights);
-    plan_free(&plan);
-    free(tensors);
+    char options[512];
+    options_of(variant, options, sizeof options);
+    e->weights = sim_reference_of(options, worker_counts[w], &data, &e->count, &e->blocks);
 }
 
 static void run_seed(uint64_t seed) {

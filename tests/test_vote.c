@@ -19,7 +19,9 @@ enum { BLOCKS_MAX = 64 };
 /* A plan of one matrix with `rows` rows, a block each. */
 static void build(struct plan *plan, uint64_t rows, uint64_t shards) {
     const struct tensor tensor = {.name = "w", .dims = 2, .shape = {rows, 2}};
-    CHECK_INT(plan_build(plan, &tensor, 1, shards, 2), STATUS_OK);
+    CHECK_INT(
+        plan_build(plan, &tensor, 1, &(struct plan_options){.shards = shards, .block_values = 2}),
+        STATUS_OK);
     CHECK_INT(plan->block_count, rows);
 }
 
@@ -32,9 +34,11 @@ struct said {
 
 static void say(struct said *said, const struct plan *plan, uint64_t shard, uint64_t round,
                 const double *sums) {
-    *said = (struct said){.report = {.round = round, .shard = shard, .contributors = 3}};
+    *said =
+        (struct said){.report = {.round = round, .shard = shard, .contributors = 3, .weight = 3}};
+    uint64_t fragment = (round - 1) % plan->fragment_count;
     for (uint64_t id = 0; id < plan->block_count; id++) {
-        if (plan->blocks[id].shard == shard) {
+        if (plan->blocks[id].shard == shard && plan->blocks[id].fragment == fragment) {
             said->blocks[said->report.block_count] = id;
             said->sums[said->report.block_count++] = sums[id];
             said->report.nonfinite = said->report.nonfinite || !isfinite(sums[id]);
@@ -139,6 +143,67 @@ static void test_clip_factor(void) {
     }
 }
 
+/* With fragments each round is of some blocks and some shards: others have no say, and leave
+ * nothing in the norm. Frozen blocks are in no round. */
+static void test_fragments(void) {
+    const struct tensor tensors[3] = {{.name = "w", .dims = 2, .shape = {9, 2}},
+                                      {.name = "e", .dims = 2, .shape = {4, 2}},
+                                      {.name = "v", .dims = 2, .shape = {5, 2}}};
+    struct random_stream random;
+    random_open(&random, 8, RANDOM_SIMULATOR, 0);
+    for (uint64_t shards = 1; shards <= 20; shards += 4) {
+        struct plan plan;
+        struct vote vote;
+        struct vote_verdict verdict;
+        double sums[18];
+        CHECK_INT(
+            plan_build(&plan, tensors, 3,
+                       &(struct plan_options){
+                           .shards = shards, .block_values = 2, .fragments = 5, .rates = "e=0"}),
+            STATUS_OK);
+        CHECK_INT(plan.block_count, 18);
+        vote_init(&vote, &plan);
+        for (uint64_t round = 1; round <= 12; round++) {
+            double total = 0;
+            for (uint64_t id = 0; id < 18; id++) {
+                sums[id] = ldexp((double)random_u64(&random), -60);
+                total += plan.blocks[id].fragment == (round - 1) % 5 ? sums[id] : 0;
+            }
+            run_round(&vote, &plan, sums, &random, 0, &verdict);
+            CHECK_INT(verdict.round, round);
+            double norm = sqrt(total) / 3;
+            CHECK(memcmp(&verdict.norm, &norm, sizeof norm) == 0);
+        }
+        vote_free(&vote);
+        plan_free(&plan);
+    }
+}
+
+/* The mean is by weight. A round without weight is skipped, and is no step to divergence. */
+static void test_weights(void) {
+    static const double weights[] = {0.25, 2.5, 0, 1};
+    struct plan plan;
+    struct vote vote;
+    struct vote_verdict verdict;
+    struct said said;
+    const double sums[2] = {9, 16};
+    build(&plan, 2, 1);
+    vote_init(&vote, &plan);
+    for (uint64_t i = 0; i < 4; i++) {
+        say(&said, &plan, 0, i + 1, sums);
+        said.report.weight = weights[i];
+        CHECK_INT(vote_add(&vote, &said.report), STATUS_OK);
+        vote_decide(&vote, 0, &verdict);
+        CHECK_INT(verdict.skip, i == 2);
+        CHECK(!verdict.nonfinite);
+        CHECK_NEAR(verdict.norm, i == 2 ? 0 : 5 / weights[i], 1e-15);
+        CHECK_INT(vote.skipped_in_row, 0);
+    }
+    CHECK_INT(vote.skipped, 1);
+    vote_free(&vote);
+    plan_free(&plan);
+}
+
 /* The norm is that of the mean: of the sum divided by the contributors. */
 static void test_mean(void) {
     struct plan plan;
@@ -152,6 +217,7 @@ static void test_mean(void) {
     for (uint64_t i = 0; i < 4; i++) {
         say(&said, &plan, 0, i + 1, sums);
         said.report.contributors = contributors[i];
+        said.report.weight = (double)contributors[i];
         CHECK_INT(vote_add(&vote, &said.report), STATUS_OK);
         vote_decide(&vote, 2, &verdict);
         double norm = 5.0 / (double)contributors[i];
@@ -261,6 +327,13 @@ static void refuse_wrong(struct vote *vote, const struct plan *plan, const doubl
     say(&said, plan, 2, vote->round, sums); /* nobody's gradient */
     said.report.contributors = 0;
     refuse(vote, &said, STATUS_MISMATCH);
+    say(&said, plan, 2, vote->round, sums); /* weights that there cannot be */
+    said.report.weight = -1;
+    refuse(vote, &said, STATUS_MISMATCH);
+    said.report.weight = (double)NAN;
+    refuse(vote, &said, STATUS_MISMATCH);
+    said.report.weight = INFINITY;
+    refuse(vote, &said, STATUS_MISMATCH);
 }
 
 static void test_wrong_reports(void) {
@@ -281,6 +354,9 @@ static void test_wrong_reports(void) {
         refuse(&vote, &said, STATUS_STALE); /* or another of the same shard */
         say(&said, &plan, 1, round, sums);
         said.report.contributors = 4; /* the first one said 3 */
+        refuse(&vote, &said, STATUS_MISMATCH);
+        said.report.contributors = 3;
+        said.report.weight = 2.9999999;
         refuse(&vote, &said, STATUS_MISMATCH);
         say(&said, &plan, 1, round, sums);
         CHECK_INT(vote_add(&vote, &said.report), STATUS_AGAIN);
@@ -321,6 +397,8 @@ int main(void) {
     TEST_RUN(test_any_shard_count);
     TEST_RUN(test_clip_factor);
     TEST_RUN(test_mean);
+    TEST_RUN(test_fragments);
+    TEST_RUN(test_weights);
     TEST_RUN(test_not_finite);
     TEST_RUN(test_wrong_reports);
     TEST_RUN(test_shard_that_owns_nothing);

@@ -73,9 +73,8 @@ static enum status build(struct planned *planned) {
     TRY(find_data_vocab(job, &vocab));
     TRY(hf_config_of_job(job, vocab, &planned->shape));
     struct tensor *tensors = model_tensors(&planned->shape, &count);
-    enum status status =
-        plan_build(&planned->plan, tensors, count, (uint64_t)(job->servers * job->shards),
-                   (uint64_t)job->block_values);
+    struct plan_options options = job_plan_options(job, (uint64_t)(job->servers * job->shards));
+    enum status status = plan_build(&planned->plan, tensors, count, &options);
     free(tensors);
     TRY(status);
     planned->push = codec_find(job->push);

@@ -134,7 +134,8 @@ static enum status open_model(struct sampler *sampler) {
     uint64_t count = 0;
     int64_t length = sampler->prompt_count + sampler->options.tokens;
     struct tensor *tensors = model_tensors(&sampler->shape, &count);
-    enum status status = plan_build(&sampler->plan, tensors, count, 1, 1 << 18);
+    enum status status = plan_build(&sampler->plan, tensors, count,
+                                    &(struct plan_options){.shards = 1, .block_values = 1 << 18});
     free(tensors);
     TRY(status);
     sampler->weights = memory_zeroed((size_t)sampler->plan.value_count, sizeof(float));

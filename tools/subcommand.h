@@ -15,10 +15,12 @@ struct subcommand {
 };
 
 extern const struct subcommand launch_subcommand;
+extern const struct subcommand compare_subcommand;
 extern const struct subcommand plan_table_subcommand;
 extern const struct subcommand prepare_subcommand;
 extern const struct subcommand sample_text_subcommand;
 extern const struct subcommand keygen_subcommand;
+extern const struct subcommand set_subcommand;
 extern const struct subcommand export_subcommand;
 extern const struct subcommand options_table_subcommand;
 

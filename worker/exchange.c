@@ -4,7 +4,6 @@
 #include "base/checksum.h"
 #include "base/log.h"
 #include "kernels/optimizer.h"
-#include "worker/cadence.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -32,10 +31,7 @@ void exchange_channel_config(const struct job *job, const struct plan *plan,
 
 enum status exchange_init(struct exchange *exchange, const struct exchange_config *config) {
     const struct plan *plan = config->plan;
-    struct discipline discipline;
-    TRY(job_discipline(config->job->mode, &discipline));
     *exchange = (struct exchange){.config = *config,
-                                  .commits = cadence_commits(&discipline),
                                   .push = codec_find(config->job->push),
                                   .pull = codec_find(config->job->pull),
                                   .lost_shard = -1};
@@ -45,7 +41,7 @@ enum status exchange_init(struct exchange *exchange, const struct exchange_confi
     int64_t lease_ns = job_lease_ns(config->job);
     exchange->resend_ns = config->channel->ops->lossy ? lease_ns / 2 : 12 * lease_ns;
     size_t bytes = arena_need((size_t)plan->block_count * sizeof(struct exchange_block)) +
-                   arena_need((size_t)plan->shard_count * sizeof(bool)) +
+                   2 * arena_need((size_t)plan->shard_count * sizeof(bool)) +
                    arena_need((size_t)plan->largest_block * sizeof(float));
     for (uint64_t id = 0; id < plan->block_count; id++) {
         bytes += arena_need(exchange->push->bound((size_t)plan->blocks[id].count));
@@ -54,6 +50,8 @@ enum status exchange_init(struct exchange *exchange, const struct exchange_confi
     exchange->blocks =
         arena_take(&exchange->arena, (size_t)plan->block_count * sizeof(struct exchange_block));
     exchange->commit_due = arena_take(&exchange->arena, (size_t)plan->shard_count * sizeof(bool));
+    exchange->commit_shards =
+        arena_take(&exchange->arena, (size_t)plan->shard_count * sizeof(bool));
     exchange->decoded = arena_take(&exchange->arena, (size_t)plan->largest_block * sizeof(float));
     for (uint64_t id = 0; id < plan->block_count; id++) {
         exchange->blocks[id].wire =
@@ -85,6 +83,30 @@ void exchange_pull_all(struct exchange *exchange, bool first) {
     }
 }
 
+void exchange_versions(const struct exchange *exchange, uint64_t *least, uint64_t *most) {
+    *least = UINT64_MAX;
+    *most = 0;
+    for (uint64_t id = 0; id < exchange->config.plan->block_count; id++) {
+        uint64_t version = exchange->blocks[id].version;
+        if (exchange->config.plan->blocks[id].fragment != PLAN_FROZEN) {
+            *least = version < *least ? version : *least;
+            *most = version > *most ? version : *most;
+        }
+    }
+}
+
+void exchange_pull_behind(struct exchange *exchange) {
+    const struct plan *plan = exchange->config.plan;
+    uint64_t least;
+    uint64_t most;
+    exchange_versions(exchange, &least, &most);
+    for (uint64_t id = 0; id < plan->block_count; id++) {
+        if (plan->blocks[id].fragment != PLAN_FROZEN && exchange->blocks[id].version < most) {
+            open_request(exchange, &exchange->blocks[id], FRAME_PULL);
+        }
+    }
+}
+
 /* Of what the shard will apply: the codec may have made an infinity of a finite value, and then the
  * commit must say so. */
 static double sum_on_the_wire(struct exchange *exchange, const struct exchange_block *block,
@@ -94,36 +116,50 @@ static double sum_on_the_wire(struct exchange *exchange, const struct exchange_b
     return optimizer_sum_of_squares(exchange->decoded, (int64_t)count);
 }
 
-enum status exchange_push(struct exchange *exchange, uint64_t id, uint64_t seq, const float *grad) {
+enum status exchange_push(struct exchange *exchange, const struct exchange_report *report,
+                          uint64_t id, const float *values) {
     struct exchange_block *block = &exchange->blocks[id];
     size_t count = (size_t)exchange->config.plan->blocks[id].count;
     if (block->sends > 0) {
         return STATUS_AGAIN;
     }
     /* The buffer was sized by bound(), the only thing that can be wrong. */
-    ASSERT(exchange->push->encode(grad, count, block->wire, exchange->push->bound(count),
+    ASSERT(exchange->push->encode(values, count, block->wire, exchange->push->bound(count),
                                   &block->wire_bytes) == STATUS_OK);
     block->wire_xxh3 = checksum_xxh3(block->wire, block->wire_bytes);
-    if (exchange->commits) {
+    if (report->commits) {
         block->sum_of_squares = sum_on_the_wire(exchange, block, count);
     }
-    block->seq = seq;
+    block->seq = report->seq;
+    block->weight = report->weight;
     open_request(exchange, block, FRAME_PUSH);
     exchange->counters.pushed_values += count;
     return STATUS_OK;
+}
+
+static void make_commits_due(struct exchange *exchange) {
+    uint64_t shard_count = exchange->config.plan->shard_count;
+    exchange->commits_unsent = 0;
+    for (uint64_t shard = 0; shard < shard_count; shard++) {
+        exchange->commit_due[shard] = exchange->commit_shards[shard];
+        exchange->commits_unsent += exchange->commit_due[shard] ? 1 : 0;
+    }
 }
 
 void exchange_commit(struct exchange *exchange, uint64_t seq) {
     const struct plan *plan = exchange->config.plan;
     exchange->commit_seq = seq;
     exchange->commit_sum = 0;
+    memset(exchange->commit_shards, false, (size_t)plan->shard_count * sizeof(bool));
     for (uint64_t id = 0; id < plan->block_count; id++) {
-        exchange->commit_sum += exchange->blocks[id].sum_of_squares;
+        if (exchange->blocks[id].seq == seq) {
+            exchange->commit_sum += exchange->blocks[id].sum_of_squares;
+            exchange->commit_shards[plan->blocks[id].shard] = true;
+        }
     }
     exchange->nonfinite_in_row =
         isfinite(exchange->commit_sum) ? 0 : exchange->nonfinite_in_row + 1;
-    exchange->commits_unsent = plan->shard_count;
-    memset(exchange->commit_due, true, (size_t)plan->shard_count * sizeof(bool));
+    make_commits_due(exchange);
 }
 
 static enum status send_frame(struct exchange *exchange, struct frame *frame, uint64_t shard,
@@ -167,6 +203,7 @@ static enum status send_request(struct exchange *exchange, uint64_t id) {
         payload = block->wire;
         frame.payload_bytes = (uint32_t)block->wire_bytes;
         frame.payload_xxh3 = block->wire_xxh3;
+        frame.scalar = block->weight;
     } else {
         frame.payload_xxh3 = checksum_xxh3(NULL, 0);
     }
@@ -249,8 +286,21 @@ static void resend(struct exchange *exchange, int64_t now_ns) {
     }
     if (again && exchange->commit_seq != 0 && exchange->commits_unsent == 0 &&
         now_ns - exchange->commit_ns >= exchange->resend_ns) {
-        exchange->commits_unsent = plan->shard_count;
-        memset(exchange->commit_due, true, (size_t)plan->shard_count * sizeof(bool));
+        make_commits_due(exchange);
+    }
+}
+
+static void count_answer(struct exchange *exchange, const struct exchange_block *block,
+                         const struct frame *frame) {
+    struct exchange_counters *counters = &exchange->counters;
+    counters->pushes_answered++;
+    counters->staleness_sum += frame->staleness;
+    counters->staleness_max =
+        frame->staleness > counters->staleness_max ? frame->staleness : counters->staleness_max;
+    /* A report without tokens has no weight that could be dropped. */
+    if (frame->scalar == 0 && block->weight > 0 && exchange->dropped_seq != block->seq) {
+        exchange->dropped_seq = block->seq;
+        counters->dropped++;
     }
 }
 
@@ -284,10 +334,7 @@ static void install(struct exchange *exchange, const struct frame *frame,
     counters->answers++;
     counters->pulled_bytes += FRAME_BYTES + event->payload_bytes;
     if (block->kind == FRAME_PUSH) {
-        counters->pushes_answered++;
-        counters->staleness_sum += frame->staleness;
-        counters->staleness_max =
-            frame->staleness > counters->staleness_max ? frame->staleness : counters->staleness_max;
+        count_answer(exchange, block, frame);
     }
 }
 

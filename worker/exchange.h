@@ -29,12 +29,13 @@ struct exchange_block {
     uint32_t sends;       /* of requests in flight: the wire buffer is the channel's */
     enum frame_kind kind; /* of the request: FRAME_PULL or FRAME_PUSH */
     uint64_t seq;         /* of the push */
+    double weight;        /* of the push's report */
     uint64_t version;     /* of the weights that are installed */
     int64_t asked_ns;     /* when it was last handed to the channel */
     uint8_t *wire;        /* the encoded push */
     size_t wire_bytes;
     uint64_t wire_xxh3;
-    double sum_of_squares; /* of the last gradient, as the wire holds it */
+    double sum_of_squares; /* of the last push that commits, as the wire holds it */
 };
 
 struct exchange_counters {
@@ -44,7 +45,15 @@ struct exchange_counters {
     uint64_t answers;
     uint64_t staleness_sum, staleness_max; /* over answers to pushes */
     uint64_t pushes_answered;
+    uint64_t dropped; /* reports of which a block did not count */
     uint64_t resent, ignored, corrupt;
+};
+
+/* What a worker pushes at once: the blocks of one fragment, or all. */
+struct exchange_report {
+    uint64_t seq;  /* from 1 */
+    double weight; /* its tokens over the usual number; what is pushed is multiplied by it */
+    bool commits;  /* exchange_commit() will follow: the mode applies each report by itself */
 };
 
 struct exchange_config {
@@ -53,21 +62,22 @@ struct exchange_config {
     struct channel *channel; /* open and connected: peer i is shard i; the caller's */
     uint64_t job_id, epoch, session;
     uint32_t rank;
-    float *weights; /* [plan.value_count], installed into */
+    float *weights; /* [plan.value_count], installed into: in local modes the anchor */
 };
 
 struct exchange {
     struct exchange_config config;
     const struct codec *push, *pull;
-    bool commits;                  /* pushes are followed by a commit, which needs their norm */
     float *decoded;                /* [plan.largest_block] one block, while its norm is taken */
     struct exchange_block *blocks; /* [plan.block_count] */
     uint64_t open;                 /* requests that are not answered */
     uint64_t unsent;               /* requests that wait for the channel */
-    uint64_t commit_seq;           /* the push that is committed, 0: none */
+    uint64_t commit_seq;           /* the report that is committed, 0: none */
     double commit_sum;
+    uint64_t dropped_seq;    /* the last report that did not count */
     uint64_t commits_unsent; /* shards still to be told */
     bool *commit_due;        /* [shard_count] */
+    bool *commit_shards;     /* [shard_count] those with blocks in the report */
     int64_t commit_ns;
     int64_t resend_ns;
     int64_t lost_shard; /* the first whose channel broke, -1: none; and since when */
@@ -90,12 +100,17 @@ void exchange_free(struct exchange *exchange);
  * open. */
 void exchange_pull_all(struct exchange *exchange, bool first);
 
-/* Encodes block `id`'s gradient (grad [block.count]; free again on return) as push `seq` and sends
- * it. AGAIN: the last push of the block has not left its buffer yet. */
-enum status exchange_push(struct exchange *exchange, uint64_t id, uint64_t seq,
-                          const float *grad) WARN_UNUSED;
+/* Asks for the blocks whose version is lower than that of others; frozen ones have none. No request
+ * may be open. */
+void exchange_pull_behind(struct exchange *exchange);
 
-/* All blocks of push `seq` are handed over: tells every shard the gradient's sum of squares. */
+/* Encodes block `id`'s part of a report (values [block.count]; free again on return) and sends it.
+ * AGAIN: the last push of the block has not left its buffer yet. */
+enum status exchange_push(struct exchange *exchange, const struct exchange_report *report,
+                          uint64_t id, const float *values) WARN_UNUSED;
+
+/* All blocks of the report are handed over: tells the shards that own some the sum of squares of
+ * the whole. */
 void exchange_commit(struct exchange *exchange, uint64_t seq);
 
 /* Does what can be done now; true when something was. */
@@ -103,5 +118,8 @@ bool exchange_poll(struct exchange *exchange, int64_t now_ns);
 
 /* All that was asked or pushed is answered and installed. */
 bool exchange_settled(const struct exchange *exchange);
+
+/* The lowest and the highest version among the blocks that are installed, without frozen ones. */
+void exchange_versions(const struct exchange *exchange, uint64_t *least, uint64_t *most);
 
 #endif

@@ -37,7 +37,10 @@ double finish_validate(struct trainer *trainer) {
                          trainer->targets);
         trainer_mask_padding(trainer);
         count_text(trainer, &tokens, &bytes);
-        struct model_batch batch = {trainer->tokens, trainer->targets, job->batch, job->seq_len};
+        struct model_batch batch = {.tokens = trainer->tokens,
+                                    .targets = trainer->targets,
+                                    .B = job->batch,
+                                    .T = job->seq_len};
         sum += (double)model_forward(trainer->model, &batch, NULL);
     }
     trainer->step.bytes_a_token = tokens > 0 ? (double)bytes / (double)tokens : 0;
@@ -86,6 +89,7 @@ enum status finish_run(struct trainer *trainer) {
     if (report == NULL) {
         return STATUS_OK;
     }
+    TRY(report_take_over(report, trainer->config.options));
     trainer->step.val_loss = finish_validate(trainer);
     if (!isfinite(trainer->step.val_loss)) {
         return atomic_load(&trainer->config.session->over) ? STATUS_STALE : STATUS_CORRUPT;

@@ -1,4 +1,4 @@
-/* finish.h - validation, and what worker 0 leaves behind: weights, a sample, the result. */
+/* finish.h - validation, and what the saver leaves behind: weights, a sample, the result. */
 #ifndef RUBATO_WORKER_FINISH_H
 #define RUBATO_WORKER_FINISH_H
 

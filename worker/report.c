@@ -16,13 +16,13 @@
 #define LINE_EVERY_NS (CLOCK_S / 2)
 #define SLOW_EVERY_NS (10 * CLOCK_S)
 
-static enum status make_folder(struct report *report) {
+static enum status make_folder(struct report *report, bool wanted) {
     char stamp[64];
     time_t now = time(NULL);
     struct tm parts;
     if (report->job.run_dir[0] != '\0') {
         (void)snprintf(report->folder, sizeof report->folder, "%s", report->job.run_dir);
-    } else if (report->rank == 0) {
+    } else if (wanted) {
         (void)localtime_r(&now, &parts);
         (void)strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &parts);
         (void)snprintf(report->folder, sizeof report->folder, "runs/%s-%ld", stamp, (long)getpid());
@@ -44,6 +44,16 @@ static FILE *open_file(const struct report *report, const char *name) {
     return file;
 }
 
+static enum status save_options(const struct report *report, const struct options *options) {
+    FILE *saved = open_file(report, "options.conf");
+    if (saved == NULL) {
+        return STATUS_IO;
+    }
+    options_print_config(options, JOB_WORKER, saved);
+    (void)fclose(saved);
+    return STATUS_OK;
+}
+
 static enum status open_files(struct report *report, const struct options *options) {
     char name[64] = "metrics.jsonl";
     if (report->rank != 0) {
@@ -54,15 +64,7 @@ static enum status open_files(struct report *report, const struct options *optio
         return STATUS_IO;
     }
     (void)setvbuf(report->metrics, NULL, _IOLBF, 1 << 13);
-    if (report->rank == 0) {
-        FILE *saved = open_file(report, "options.conf");
-        if (saved == NULL) {
-            return STATUS_IO;
-        }
-        options_print_config(options, JOB_WORKER, saved);
-        (void)fclose(saved);
-    }
-    return STATUS_OK;
+    return report->rank == 0 ? save_options(report, options) : STATUS_OK;
 }
 
 enum status report_open(struct report *report, const struct options *options, uint32_t rank,
@@ -74,8 +76,20 @@ enum status report_open(struct report *report, const struct options *options, ui
     bool quiet = strcmp(job->progress, "off") == 0 || rank != 0;
     report->line = !quiet && (strcmp(job->progress, "line") == 0 || !terminal);
     report->live = !quiet && !report->line;
-    TRY(make_folder(report));
+    TRY(make_folder(report, rank == 0));
     return report->folder[0] != '\0' ? open_files(report, options) : STATUS_OK;
+}
+
+void report_mode(struct report *report, const char *mode) {
+    (void)snprintf(report->job.mode, sizeof report->job.mode, "%s", mode);
+}
+
+enum status report_take_over(struct report *report, const struct options *options) {
+    if (report->folder[0] != '\0') {
+        return STATUS_OK;
+    }
+    TRY(make_folder(report, true));
+    return save_options(report, options);
 }
 
 void report_close(struct report *report) {
@@ -123,7 +137,7 @@ static void write_metrics(struct report *report, const struct report_step *step,
     json_real(&json, "seconds", (double)(now_ns - report->started_ns) / (double)CLOCK_S, 6);
     json_real(&json, "loss", (double)step->loss, 7);
     json_real(&json, "val_loss", step->val_loss, 7);
-    json_real(&json, "lr", job_learning_rate(&report->job, step->step - 1), 6);
+    json_real(&json, "lr", step->lr, 6);
     json_int(&json, "tokens", (int64_t)step->job_tokens);
     json_real(&json, "tok_s", tokens_a_second(report, step, now_ns), 6);
     json_open_object(&json, "ms");
@@ -138,6 +152,10 @@ static void write_metrics(struct report *report, const struct report_step *step,
               answered > 0 ? (double)(now->staleness_sum - before->staleness_sum) / (double)answered
                            : 0,
               5);
+    json_real(&json, "weight", step->weight, 5);
+    json_int(&json, "local_steps", step->local_steps);
+    json_int(&json, "round", step->round);
+    json_int(&json, "dropped", (int64_t)now->dropped);
     json_int(&json, "resent", (int64_t)now->resent);
     report->before = *now;
     if (json_end(&json, &bytes) == STATUS_OK) {
@@ -197,7 +215,7 @@ void report_step(struct report *report, const struct report_step *step) {
     if (!report->line && !report->live) {
         return;
     }
-    bool last = step->step == report->job.steps;
+    bool last = step->step >= report->job.steps;
     int64_t every = report->live                                ? LIVE_EVERY_NS
                     : strcmp(report->job.progress, "line") == 0 ? LINE_EVERY_NS
                                                                 : SLOW_EVERY_NS;

@@ -1,8 +1,9 @@
 /* report.h - what a run tells its user: the progress line, metrics.jsonl, and the result.
  *
  * The folder of a run holds metrics.jsonl (an object a step, schema "rubato.step/1"), options.conf,
- * model.safetensors and config.json. Worker 0 prints the progress line to standard error and the
- * result to standard output; others write metrics.rankN.jsonl, and only if --run-dir was given.
+ * model.safetensors and config.json. Worker 0 prints the progress line to standard error, the
+ * worker that saves (the lowest rank that is left) the result to standard output; others write
+ * metrics.rankN.jsonl, and only if --run-dir was given.
  */
 #ifndef RUBATO_WORKER_REPORT_H
 #define RUBATO_WORKER_REPORT_H
@@ -16,7 +17,11 @@
 
 /* One step, as it is measured. Times in nanoseconds of the monotonic clock. */
 struct report_step {
-    int64_t step;         /* from 1 */
+    int64_t step; /* from 1: the worker's place in the job */
+    double lr;
+    double weight;        /* of the last report */
+    int64_t local_steps;  /* of the last report */
+    int64_t round;        /* highest version of the weights */
     float loss;           /* of this worker's batch, nats a token */
     double val_loss;      /* of the last validation; NaN before the first */
     double bytes_a_token; /* in that validation; 0: not known */
@@ -44,10 +49,17 @@ enum status report_open(struct report *report, const struct options *options, ui
                         bool bytes) WARN_UNUSED;
 void report_close(struct report *report);
 
+/* The job's mode has changed. */
+void report_mode(struct report *report, const char *mode);
+
+/* The run is saved here although another worker was to: makes the folder that worker 0 would have
+ * made, if there is none. IO, logged. */
+enum status report_take_over(struct report *report, const struct options *options) WARN_UNUSED;
+
 /* After each step: the metrics line, and the progress line if it is due. */
 void report_step(struct report *report, const struct report_step *step);
 
-/* At the end, worker 0: validation loss, sample (bytes [sample_bytes]), files, result line. */
+/* At the end, the saver: validation loss, sample (bytes [sample_bytes]), files, result line. */
 void report_result(struct report *report, const struct report_step *last, const char *sample,
                    size_t sample_bytes);
 

@@ -6,6 +6,7 @@
 #include "proto/program.h"
 #include "transport/channel_ucx.h"
 #include "transport/endpoint.h"
+#include "transport/paced.h"
 #include "worker/session_thread.h"
 #include "worker/tokenizer_read.h"
 #include "worker/train.h"
@@ -30,6 +31,7 @@ struct worker {
     struct job job;
     struct options options;
     struct endpoint endpoint;
+    struct paced_link link;
     struct control *control;
     struct session session;
     struct session_thread thread;
@@ -50,7 +52,8 @@ static enum status open_channel(void *context, const struct channel_config *conf
                                        sizeof ip);
         TRY(endpoint_choose_device(&worker->endpoint, &worker->job, ip));
     }
-    return endpoint_open_channel(&worker->endpoint, config, channel);
+    TRY(endpoint_open_channel(&worker->endpoint, config, channel));
+    return paced_wrap(&worker->link, config, channel);
 }
 
 /* What reads and writes the tokens of the data, if it was given. Returns an exit code. */
@@ -163,6 +166,9 @@ int main(int argc, char **argv) {
         return exit_code;
     }
     enum status status = endpoint_init(&worker.endpoint, &worker.job);
+    if (status == STATUS_OK) {
+        status = paced_link_init(&worker.link, worker.job.link);
+    }
     if (status == STATUS_OK) {
         status = signals_open(&signals);
     }

@@ -3,12 +3,12 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "proto/discipline.h"
 #include "proto/tensor_list.h"
-#include "worker/cadence.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
 /* The plan's block count is bounded (PLAN_BLOCKS_MAX) but unknown when the ring is made; a trainer
  * that meets a full ring waits for the session, which never waits for the trainer. */
@@ -37,12 +37,18 @@ void session_free(struct session *session) {
     member_free(&session->member);
 }
 
-static void tell_trainer(struct session *session, enum session_event_kind kind) {
+/* `number`: the step, or the saver. */
+static void tell_trainer(struct session *session, enum session_event_kind kind, uint64_t number) {
     struct session_event event = {.kind = kind,
                                   .rank = session->member.index,
+                                  .saver = (uint32_t)number,
+                                  .step = number,
                                   .plan = session->planned ? &session->plan : NULL,
                                   .counters = session->exchange.counters,
                                   .exit_code = session->member.exit_code};
+    if (session->exchanging) {
+        exchange_versions(&session->exchange, &event.version_least, &event.version_most);
+    }
     /* The trainer gets one event for each thing it asked, plus a handful: there is always room. */
     ASSERT(ring_push(&session->events, &event) == STATUS_OK);
     if (session->config.trainer != NULL) {
@@ -79,8 +85,8 @@ static enum status take_tensors(struct session *session, const Rubato__Tensors *
     if (session->planned || tensors->n_tensors != session->tensor_count) {
         return STATUS_CORRUPT;
     }
-    TRY(plan_build(&session->plan, session->tensors, session->tensor_count,
-                   session->member.shard_count, (uint64_t)session->job->block_values));
+    struct plan_options options = job_plan_options(session->job, session->member.shard_count);
+    TRY(plan_build(&session->plan, session->tensors, session->tensor_count, &options));
     session->planned = true;
     exchange_channel_config(session->job, &session->plan, &config);
     TRY(session->config.open_channel(session->config.context, &config, &session->channel));
@@ -91,7 +97,7 @@ static enum status take_tensors(struct session *session, const Rubato__Tensors *
     message.body_case = RUBATO__MESSAGE__BODY_ARMED;
     message.armed = &armed;
     TRY(member_send(&session->member, &message));
-    tell_trainer(session, SESSION_PLANNED);
+    tell_trainer(session, SESSION_PLANNED, 0);
     return STATUS_OK;
 }
 
@@ -112,10 +118,52 @@ static enum status take_start(struct session *session, const Rubato__Start *star
     return member_send(&session->member, &message);
 }
 
+/* The new mode goes into the options before the trainer hears of it, who holds until then. */
+static enum status resume(struct session *session, const Rubato__Change *change) {
+    struct job *job = session->config.member.options->config;
+    struct discipline discipline;
+    char why[256];
+    char before[OPTION_TEXT_MAX];
+    (void)snprintf(before, sizeof before, "%s", job->mode);
+    if (strlen(change->mode) >= sizeof job->mode) {
+        return STATUS_CORRUPT;
+    }
+    if (change->mode[0] != '\0') {
+        (void)snprintf(job->mode, sizeof job->mode, "%s", change->mode);
+    }
+    if (job_discipline(job, &discipline, why, sizeof why) != STATUS_OK) {
+        return STATUS_CORRUPT;
+    }
+    if (strcmp(before, job->mode) != 0) {
+        log_info("mode changed from %s to %s at step %" PRIu64 " by %.64s", before, job->mode,
+                 (uint64_t)atomic_load(&session->step), change->by);
+    }
+    tell_trainer(session, SESSION_RESUME, 0);
+    return STATUS_OK;
+}
+
+static enum status take_change(struct session *session, const Rubato__Change *change) {
+    if (!session->exchanging) {
+        return STATUS_CORRUPT;
+    }
+    switch (change->stage) {
+    case RUBATO__CHANGE__STAGE__PROMISE:
+        tell_trainer(session, SESSION_PROMISE, 0);
+        return STATUS_OK;
+    case RUBATO__CHANGE__STAGE__LIMIT:
+        tell_trainer(session, SESSION_LIMIT, change->step);
+        return STATUS_OK;
+    case RUBATO__CHANGE__STAGE__RESUME:
+        return resume(session, change);
+    default:
+        return STATUS_CORRUPT;
+    }
+}
+
 static enum status take_message(struct session *session, const Rubato__Message *message) {
     switch (message->body_case) {
     case RUBATO__MESSAGE__BODY_ASSIGN:
-        tell_trainer(session, SESSION_ASSIGNED);
+        tell_trainer(session, SESSION_ASSIGNED, 0);
         return STATUS_OK;
     case RUBATO__MESSAGE__BODY_TENSORS:
         return take_tensors(session, message->tensors);
@@ -124,26 +172,42 @@ static enum status take_message(struct session *session, const Rubato__Message *
     case RUBATO__MESSAGE__BODY_GO:
         session->going = true;
         return STATUS_OK;
+    case RUBATO__MESSAGE__BODY_CHANGE:
+        return take_change(session, message->change);
     case RUBATO__MESSAGE__BODY_DRAINED:
-        tell_trainer(session, SESSION_DRAINED);
+        session->drained = true;
+        tell_trainer(session, SESSION_DRAINED, message->drained->saver);
         return STATUS_OK;
     default:
         return STATUS_OK;
     }
 }
 
-static enum status send_progress(struct session *session, bool saved) {
+static enum status send_done(struct session *session) {
     Rubato__Done done = RUBATO__DONE__INIT;
-    Rubato__Saved saved_body = RUBATO__SAVED__INIT;
     Rubato__Message message = RUBATO__MESSAGE__INIT;
-    if (saved) {
-        message.body_case = RUBATO__MESSAGE__BODY_SAVED;
-        message.saved = &saved_body;
-    } else {
-        done.steps = atomic_load(&session->step);
-        message.body_case = RUBATO__MESSAGE__BODY_DONE;
-        message.done = &done;
-    }
+    done.steps = atomic_load(&session->step);
+    message.body_case = RUBATO__MESSAGE__BODY_DONE;
+    message.done = &done;
+    return member_send(&session->member, &message);
+}
+
+static enum status send_saved(struct session *session) {
+    Rubato__Saved saved = RUBATO__SAVED__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    message.body_case = RUBATO__MESSAGE__BODY_SAVED;
+    message.saved = &saved;
+    return member_send(&session->member, &message);
+}
+
+static enum status send_change(struct session *session, Rubato__Change__Stage stage,
+                               uint64_t step) {
+    Rubato__Change change = RUBATO__CHANGE__INIT;
+    Rubato__Message message = RUBATO__MESSAGE__INIT;
+    change.stage = stage;
+    change.step = step;
+    message.body_case = RUBATO__MESSAGE__BODY_CHANGE;
+    message.change = &change;
     return member_send(&session->member, &message);
 }
 
@@ -156,10 +220,7 @@ static enum status start_exchange(struct session *session, const struct session_
                                      .session = session->member.session,
                                      .rank = session->member.index,
                                      .weights = command->weights};
-    struct discipline discipline;
-    TRY(job_discipline(session->job->mode, &discipline));
     TRY(exchange_init(&session->exchange, &config));
-    session->commits = cadence_commits(&discipline);
     session->exchanging = true;
     return STATUS_OK;
 }
@@ -178,18 +239,26 @@ static enum status carry_out(struct session *session, const struct session_comma
         exchange_pull_all(&session->exchange, command->first);
         session->settling = true;
         return STATUS_OK;
+    case SESSION_PULL_BEHIND:
+        exchange_pull_behind(&session->exchange);
+        session->settling = true;
+        return STATUS_OK;
     case SESSION_PUSH:
-        return exchange_push(&session->exchange, command->block, command->seq, command->grad);
+        return exchange_push(&session->exchange, &command->report, command->block, command->values);
     case SESSION_COMMIT:
-        if (session->commits) {
-            exchange_commit(&session->exchange, command->seq);
+        if (command->report.commits) {
+            exchange_commit(&session->exchange, command->report.seq);
         }
         session->settling = true;
         return STATUS_OK;
+    case SESSION_PROMISED:
+        return send_change(session, RUBATO__CHANGE__STAGE__PROMISED, command->step);
+    case SESSION_HELD:
+        return send_change(session, RUBATO__CHANGE__STAGE__HELD, command->step);
     case SESSION_DONE:
-        return send_progress(session, false);
+        return send_done(session);
     case SESSION_SAVED:
-        return send_progress(session, true);
+        return send_saved(session);
     case SESSION_LEAVE:
     default:
         member_leave(&session->member, command->reason, command->exit_code);
@@ -221,7 +290,7 @@ static void end(struct session *session) {
     if (!session->ended) {
         session->ended = true;
         atomic_store(&session->over, true);
-        tell_trainer(session, SESSION_ENDED);
+        tell_trainer(session, SESSION_ENDED, 0);
     }
 }
 
@@ -247,6 +316,7 @@ bool session_poll(struct session *session, int64_t now_ns) {
     const Rubato__Message *message;
     session->member.step = atomic_load(&session->step);
     session->member.tokens = atomic_load(&session->tokens);
+    session->member.speed = atomic_load(&session->speed);
     while ((message = member_poll(&session->member, now_ns)) != NULL) {
         enum status status = take_message(session, message);
         worked = true;
@@ -255,6 +325,8 @@ bool session_poll(struct session *session, int64_t now_ns) {
         }
     }
     atomic_store(&session->job_tokens, session->member.job_tokens);
+    atomic_store(&session->job_speed, session->member.job_speed);
+    atomic_store(&session->job_workers, session->member.job_workers);
     if (session->member.state == MEMBER_ENDED) {
         end(session);
         while (ring_pop(&session->commands, &session->command) == STATUS_OK) {
@@ -268,13 +340,24 @@ bool session_poll(struct session *session, int64_t now_ns) {
         check_exchange(session, now_ns);
         if (session->settling && exchange_settled(&session->exchange)) {
             session->settling = false;
-            tell_trainer(session, SESSION_SETTLED);
+            tell_trainer(session, SESSION_SETTLED, 0);
         }
     }
     if (session->member.state == MEMBER_ENDED) {
         end(session);
     }
     return worked;
+}
+
+bool session_ask_to_leave(struct session *session) {
+    if (!session->going || !session->exchanging || session->drained || session->ended) {
+        return false;
+    }
+    atomic_store(&session->leave, true);
+    if (session->config.trainer != NULL) {
+        wake_signal(session->config.trainer);
+    }
+    return true;
 }
 
 int64_t session_deadline_ns(const struct session *session) {

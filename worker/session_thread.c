@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 
+#include <signal.h>
 #include <stdio.h>
 
 /* Exchanges after which every buffer has been used once; later the loop must not allocate. */
@@ -12,7 +13,9 @@ enum { WARM_ANSWERS = 64 };
 static void take_signal(struct session_thread *thread) {
     char reason[64];
     int number = signals_read(thread->signals);
-    if (number != 0) {
+    if (number == SIGTERM && session_ask_to_leave(thread->session)) {
+        log_info("SIGTERM: leaving the job after the step under way; once more ends it at once");
+    } else if (number != 0) {
         (void)snprintf(reason, sizeof reason, "interrupted by %s", signals_name(number));
         log_info("%s: leaving the job", reason);
         member_leave(&thread->session->member, reason, SIGNALS_EXIT_BASE + number);

@@ -4,20 +4,24 @@
  * gradient.
  *   JOINING   until the job's options are there: model shape, tensors
  *   PLANNING  until the plan is there: memory, first weights
- *   STEPPING  forward, backward; each block is pushed as soon as its gradient is final; then wait
- *             until all blocks have come back (cadence.h)
- *   DRAINING  own steps are done; until all workers' are
- *   SAVING    worker 0 fetches the final weights, validates, writes the run's files and a sample
+ *   STEPPING  what cadence.h says: in gradient modes forward, backward, each block pushed as soon
+ *             as its gradient is final, and wait until all have come back; in local modes steps of
+ *             its own (local.h) and reports of what came of them
+ *   DRAINING  own reports are made; until the job ends, or this worker is named to save it
+ *   SAVING    the saver fetches the final weights, validates, writes the run's files and a sample
  *   LEAVING   until the session has ended
  * A state machine without waits of its own: trainer_poll() does what can be done, a whole step at
- * most. The result of a run depends on the options and the data alone, never on time.
+ * most. In modes with rounds of all workers the result of a run depends on the options and the data
+ * alone, never on time.
  */
 #ifndef RUBATO_WORKER_TRAIN_H
 #define RUBATO_WORKER_TRAIN_H
 
 #include "base/memory.h"
 #include "worker/bucket.h"
+#include "worker/cadence.h"
 #include "worker/data.h"
+#include "worker/local.h"
 #include "worker/model.h"
 #include "worker/report.h"
 #include "worker/session.h"
@@ -50,9 +54,12 @@ struct trainer_config {
     void (*read_batch)(void *context, uint64_t sequence, int64_t B, int32_t *tokens,
                        int32_t *targets);
     void *batch_context;
-    float *keep_weights; /* NULL, or [value_count]: worker 0's final weights, for tests */
+    float *keep_weights; /* NULL, or [value_count]: the saver's final weights, for tests */
     void (*loss)(void *context, int64_t step, float loss); /* NULL, or told each step's loss */
     void *loss_context;
+    /* NULL, or how long the step that was just computed took, in a test's own time. */
+    int64_t (*step_ns)(void *context);
+    void *step_context;
 };
 
 struct trainer {
@@ -70,11 +77,31 @@ struct trainer {
     uint64_t *ready; /* scratch of bucket_mark */
     struct model *model;
     struct arena arena;
-    float *weights, *grad;     /* [plan.value_count] */
+    float *weights, *grad;     /* [plan.value_count]; weights: those that steps are made on */
     int32_t *tokens, *targets; /* [batch, seq_len] */
-    int64_t steps_done;
-    bool answered;
-    float loss;
+    struct discipline discipline;
+    struct local local; /* local modes */
+    /* Progress. A place in the job is counted in steps of a worker at the usual pace. */
+    int64_t steps_done;      /* the place that is reached */
+    int64_t computed;        /* steps that this worker has computed */
+    int64_t reports;         /* to be made, or rounds of the job */
+    int64_t reports_done;    /* sent: the last one's seq */
+    int64_t base;            /* reports before the interval under way: own, or rounds */
+    int64_t interval, usual; /* steps of the interval under way: here, and at the usual pace */
+    int64_t since;           /* steps since the last report */
+    int64_t limit;           /* cadence.h */
+    uint64_t version;        /* the highest that is installed */
+    bool answered, installed, behind; /* cadence.h */
+    bool told_held;                   /* HELD was told, or is not to be yet */
+    uint64_t *fragment_tokens;        /* [fragments] that count, since the fragment's last report */
+    struct exchange_report report;
+    uint64_t step_tokens;     /* that count, in the step under way */
+    bool step_open;           /* its line is not written yet */
+    int64_t interval_ns;      /* computing since the last report */
+    double pace_ns;           /* a step, over the last reports; 0: not known */
+    int64_t nonfinite_in_row; /* local steps */
+    int64_t validated;        /* the last place at which worker 0 validated */
+    struct exchange_counters counters;
     struct report_step step; /* the one under way */
     int exit_code;
 };
@@ -90,8 +117,15 @@ int trainer_input_exit_code(enum status status);
 /* The usual first weights: from the model and --seed. */
 void trainer_first_weights(const struct trainer *trainer, float *weights);
 
-/* How a worker with these options opens its model: --batch, --seq-len, --compute, --recompute. */
+/* How a worker with these options opens its model: --batch, --seq-len, --dropout, --compute,
+ * --recompute. */
 void trainer_model_options(const struct job *job, struct model_options *options);
+
+/* To the session; waits while its ring is full, which the session empties in any state. */
+void trainer_tell(struct trainer *trainer, const struct session_command *command);
+
+/* Something failed here: the job is told, and ends. `reason` is a constant. */
+void trainer_fail(struct trainer *trainer, const char *reason, int exit_code);
 
 /* Targets in the batch that are --pad-token become -1: nothing is to be predicted there. */
 void trainer_mask_padding(struct trainer *trainer);

@@ -17,7 +17,8 @@ WORKERS = 2
 LR, LR_MIN_RATIO, WARMUP = 0.01, 0.1, 20
 JOB = [*TINY, "--steps", STEPS, "--lr", LR]
 KEYS = {"schema", "step", "seconds", "loss", "val_loss", "lr", "tokens", "tok_s", "ms",
-        "push_bytes", "pull_bytes", "push_ratio", "staleness", "resent"}
+        "push_bytes", "pull_bytes", "push_ratio", "staleness", "resent", "weight", "local_steps",
+        "round", "dropped"}
 # f32 bytes over bytes on the wire: frame headers cost something in blocks of 300 values.
 PUSH_RATIOS = {"none": (0.8, 1), "bf16": (1.5, 2), "int8": (2.4, 4)}
 CHANNELS, VOCAB, LENGTH = 16, 256, 16
@@ -51,6 +52,9 @@ def check_metrics(path, mode, push):
         if mode == "sync":
             expect_equal(step["staleness"], 0, "staleness in sync mode")
         expect(step["staleness"] >= 0, f"staleness {step['staleness']}")
+        expect_equal((step["weight"], step["local_steps"], step["dropped"]), (1, 1, 0),
+                     "weight, local steps and dropped reports")
+        expect(step["round"] >= step["step"] * (1 if mode == "sync" else 0), "round")
         if before is not None:
             expect(step["tokens"] >= before["tokens"], "tokens run backwards")
             expect(step["seconds"] >= before["seconds"], "time runs backwards")

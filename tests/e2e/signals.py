@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Proves that a process that leaves, dies or freezes ends the job for all in time: the others name
-who it was and why (exit 69), a signalled one ends with 128 + n, and no process is left behind.
+who it was and why (exit 69), a signalled one ends with 128 + n (a worker that gets SIGTERM
+leaves with 0), and no process is left behind.
 """
 import os
 import re
@@ -17,13 +18,13 @@ LEASE_S = 1
 class Job:
     """A job in the middle of its steps."""
 
-    def __init__(self, cluster, *options):
+    def __init__(self, cluster, *options, steps=5):
         cluster.run_dir = cluster.path(f"run-{len(cluster.processes)}")
         first = len(cluster.processes)
         servers, _ = cluster.start_job(*ENDLESS, *options)
         self.coordinator = servers[0]
         self.processes = cluster.processes[first:]
-        cluster.wait_steps(5)
+        cluster.wait_steps(steps)
 
     def victims(self):
         return [process.name for process in self.processes]
@@ -70,8 +71,38 @@ def interrupt(cluster):
 
 
 def terminate(cluster):
-    """SIGTERM to each in mid-run: it exits with 143, the others with 69 and its name"""
-    check_signal(cluster, signal.SIGTERM)
+    """SIGTERM in mid-run: a server exits with 143, the others with 69 and its name; a worker leaves
+    after its step with 0, the job goes on with the other, and ends when that one leaves, too; a
+    second SIGTERM ends a worker at once"""
+    for index in range(2):
+        job = Job(cluster)
+        victim = job.processes[index]
+        victim.signal(signal.SIGTERM)
+        victim.wait_exit(143, PROMPT_S)
+        for process in job.others(victim):
+            process.wait_exit(69, PROMPT_S)
+            process.expect_line(r" error .*left: interrupted by SIGTERM"
+                                if victim is not job.coordinator
+                                else r" error .*the coordinator was interrupted by SIGTERM")
+    job = Job(cluster)
+    first, second = job.processes[2:]
+    first.signal(signal.SIGTERM)
+    first.wait_exit(0, PROMPT_S)
+    first.expect_line(" info SIGTERM: leaving the job")
+    job.coordinator.wait_line(rf" warn {job.name_pattern(first)}.* the job goes on", PROMPT_S)
+    time.sleep(0.5)
+    expect(all(process.running() for process in job.others(first)), "the job did not go on")
+    second.signal(signal.SIGTERM)
+    second.wait_exit(0, PROMPT_S)
+    for process in job.processes[:2]:
+        process.wait_exit(69, PROMPT_S)
+        process.expect_line(" error .*all workers have left")
+    job = Job(cluster, "--batch", 512, steps=1)
+    victim = job.processes[2]
+    victim.signal(signal.SIGTERM)
+    victim.wait_line("leaving the job", PROMPT_S)
+    victim.signal(signal.SIGTERM)
+    victim.wait_exit(-signal.SIGTERM, PROMPT_S)
 
 
 def kill(cluster):

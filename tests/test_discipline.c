@@ -1,0 +1,168 @@
+/* test_discipline.c - modes as numbers: presets, what each flag changes, what is refused and why.
+ *
+ * Tables: a job's options on the left, the numbers or a word of the reason on the right. The number
+ * of reports is checked against a plain simulation of fragments in turn.
+ */
+#include "base/clock.h"
+#include "base/options.h"
+#include "proto/discipline.h"
+#include "proto/job.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A job of 4 workers with "name=value name=value". */
+static void job_of(const char *text, struct job *job) {
+    struct options options;
+    char copy[256];
+    char why[256];
+    char *rest = NULL;
+    options_init(&options, job_table, job_table_count, job);
+    job->workers = 4;
+    (void)snprintf(copy, sizeof copy, "%s", text);
+    for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+        char *value = strchr(word, '=');
+        CHECK(value != NULL);
+        *value++ = '\0';
+        int index = options_find(&options, word);
+        CHECK(index >= 0);
+        CHECK_INT(options_set(&options, index, value, ORIGIN_FLAG, why, sizeof why), STATUS_OK);
+    }
+}
+
+static void presets_and_flags(void) {
+    static const struct {
+        const char *options;
+        struct discipline is;
+    } table[] = {
+        {"mode=sync", {false, 1, 1, 0, 0, 4, 0, false}},
+        {"mode=ssp:0", {false, 1, 1, 0, 0, 4, 0, false}},
+        {"mode=ssp:3", {false, 1, 1, 0, 3, 1, 0, false}},
+        {"mode=async", {false, 1, 1, 0, STALENESS_ANY, 1, 0, false}},
+        {"mode=sync staleness=any", {false, 1, 1, 0, STALENESS_ANY, 1, 0, false}},
+        {"mode=async staleness=0", {false, 1, 1, 0, 0, 4, 0, false}},
+        {"mode=sync backup-workers=1", {false, 1, 1, 0, 0, 3, 0, false}},
+        {"mode=sync quorum=2 grace=50 late=join", {false, 1, 1, 0, 0, 2, 50 * CLOCK_MS, true}},
+        {"mode=sync quorum=2 grace=auto", {false, 1, 1, 0, 0, 2, GRACE_AUTO, false}},
+        {"mode=sync quorum=all", {false, 1, 1, 0, 0, 4, 0, false}},
+        {"mode=local:8", {true, 8, 1, 0, 0, 4, 0, true}},
+        {"mode=local:1", {true, 1, 1, 0, 0, 4, 0, true}},
+        {"mode=diloco:20 local-steps=30", {true, 30, 1, 0, 0, 4, 0, true}},
+        {"mode=diloco:20 fragments=4 overlap=5", {true, 20, 4, 5, 0, 4, 0, true}},
+        {"mode=diloco:20 quorum=3 grace=100 late=drop",
+         {true, 20, 1, 0, 0, 3, 100 * CLOCK_MS, false}},
+        {"mode=diloco:20 staleness=any", {true, 20, 1, 0, STALENESS_ANY, 1, 0, true}},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        struct job job;
+        struct discipline made = {0};
+        const struct discipline *is = &table[i].is;
+        char why[256] = "";
+        job_of(table[i].options, &job);
+        if (job_discipline(&job, &made, why, sizeof why) != STATUS_OK) {
+            fprintf(stderr, "%s: %s\n", table[i].options, why);
+            exit(1);
+        }
+        CHECK_INT(made.local, is->local);
+        CHECK_INT(made.local_steps, is->local_steps);
+        CHECK_INT(made.fragments, is->fragments);
+        CHECK_INT(made.overlap, is->overlap);
+        CHECK_INT(made.staleness, is->staleness);
+        CHECK_INT(made.quorum, is->quorum);
+        CHECK_INT(made.grace_ns, is->grace_ns);
+        CHECK_INT(made.late_joins, is->late_joins);
+        CHECK_INT(discipline_by_round(&made), is->staleness == 0);
+        CHECK_INT(discipline_needs_all(&made, 4), is->staleness == 0 && is->quorum == 4);
+        CHECK_INT(job_check(&job, why, sizeof why), STATUS_OK);
+    }
+}
+
+static void what_does_not_fit(void) {
+    static const struct {
+        const char *options, *reason;
+    } table[] = {
+        {"mode=sync quorum=5", "--quorum"},
+        {"mode=sync backup-workers=4", "--quorum"},
+        {"mode=sync quorum=0", "--quorum"},
+        {"mode=sync quorum=3 backup-workers=1", "give one"},
+        {"mode=async quorum=2", "rounds"},
+        {"mode=ssp:2 backup-workers=1", "rounds"},
+        {"mode=sync grace=10", "--grace"},
+        {"mode=async grace=auto", "--grace"},
+        {"mode=sync local-steps=2", "--local-steps"},
+        {"mode=sync fragments=2", "--fragments"},
+        {"mode=async overlap=1", "--overlap"},
+        {"mode=sync mix=0.5", "--mix"},
+        {"mode=async adapt-steps=yes", "--adapt-steps"},
+        {"mode=diloco:20 fragments=3", "--fragments"},
+        {"mode=diloco:20 fragments=4 overlap=6", "--overlap"},
+        {"mode=diloco:20 fragments=2 quorum=3", "--fragments"},
+        {"mode=diloco:20 staleness=any sync-warmup=5", "--sync-warmup"},
+        {"mode=sync sync-warmup=5", "--sync-warmup"},
+        {"mode=sync max-staleness=3", "--max-staleness"},
+        {"mode=sync staleness-scale=exp", "--staleness-scale"},
+        {"mode=sync delay-comp=1", "--delay-comp"},
+        {"mode=sync outer=sgd", "--outer"},
+        {"mode=sync optimizer=muon moments=int8", "--moments"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        struct job job;
+        char why[256] = "";
+        job_of(table[i].options, &job);
+        if (job_check(&job, why, sizeof why) != STATUS_INVALID ||
+            strstr(why, table[i].reason) == NULL) {
+            fprintf(stderr, "%s: '%s' has no %s\n", table[i].options, why, table[i].reason);
+            exit(1);
+        }
+    }
+}
+
+static void no_such_modes(void) {
+    static const char *const wrong[] = {
+        "",         "Sync",    "sync ",   "ssp",         "ssp:",
+        "ssp:-1",   "ssp:+1",  "ssp:1.5", "ssp:1 ",      "async:1",
+        "ssp:0x1",  "ssp: 1",  "local",   "local:0",     "diloco:",
+        "diloco:0", "local:x", "dilocoo", "ssp:1000001", "ssp:99999999999999999999"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct discipline discipline = {.quorum = 7};
+        CHECK_INT(discipline_of_mode(wrong[i], 4, &discipline), STATUS_INVALID);
+        CHECK_INT(discipline.quorum, 7);
+    }
+}
+
+/* Reports go on in turn until each fragment has been reported at or after the last step. */
+static int64_t reports_by_hand(int64_t local_steps, int64_t fragments, int64_t steps) {
+    int64_t interval = local_steps / fragments;
+    int64_t reports = 0;
+    int64_t made = 0;
+    int64_t after_last = 0; /* reports of distinct fragments since the last step was made */
+    while (after_last < fragments) {
+        made = made + interval < steps ? made + interval : steps;
+        reports++;
+        after_last += made == steps ? 1 : 0;
+    }
+    return reports;
+}
+
+static void reports(void) {
+    for (int64_t fragments = 1; fragments <= 4; fragments++) {
+        for (int64_t interval = 1; interval <= 5; interval++) {
+            for (int64_t steps = 1; steps <= 43; steps++) {
+                struct discipline discipline = {.local_steps = interval * fragments,
+                                                .fragments = fragments};
+                CHECK_INT(discipline_interval(&discipline), interval);
+                CHECK_INT(discipline_reports(&discipline, steps),
+                          reports_by_hand(interval * fragments, fragments, steps));
+            }
+        }
+    }
+}
+
+int main(void) {
+    TEST_RUN(presets_and_flags);
+    TEST_RUN(what_does_not_fit);
+    TEST_RUN(no_such_modes);
+    TEST_RUN(reports);
+    return 0;
+}

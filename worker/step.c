@@ -1,0 +1,337 @@
+#include "worker/step.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "worker/finish.h"
+
+#include <math.h>
+#include <time.h>
+
+/* By then every buffer has been used; later the step loop must not allocate. */
+enum { WARM_STEPS = 3 };
+
+/* A worker's pace follows its last reports: each counts for a quarter, those before it for less. */
+#define PACE_PART 0.25
+
+#define SLOW_SLICE_NS (10 * CLOCK_MS)
+
+static bool by_version(const struct trainer *trainer) {
+    return cadence_by_version(&trainer->discipline, trainer->job->workers);
+}
+
+static int64_t place_of(const struct trainer *trainer, int64_t report) {
+    return cadence_place(&trainer->discipline, trainer->job->steps, report);
+}
+
+/* Tokens of the next report at the usual pace: of the steps since its fragment's last one. */
+static int64_t usual_tokens(const struct trainer *trainer) {
+    const struct job *job = trainer->job;
+    int64_t steps = 1;
+    if (trainer->discipline.local) {
+        int64_t report = trainer->base + 1;
+        int64_t before = report - trainer->discipline.fragments;
+        steps = place_of(trainer, report) - place_of(trainer, before > 0 ? before : 0);
+    }
+    return steps * job_step_tokens(job);
+}
+
+/* How many steps the next report is of. */
+static void begin_interval(struct trainer *trainer) {
+    const struct session *session = trainer->config.session;
+    trainer->usual = place_of(trainer, trainer->base + 1) - place_of(trainer, trainer->base);
+    trainer->interval = trainer->usual;
+    if (trainer->job->adapt_steps && trainer->pace_ns > 0) {
+        trainer->interval = cadence_adapted(trainer->usual, (double)CLOCK_S / trainer->pace_ns,
+                                            atomic_load(&session->job_speed),
+                                            (int64_t)atomic_load(&session->job_workers));
+    }
+}
+
+static void take_place(struct trainer *trainer) {
+    const struct trainer *t = trainer;
+    if (t->discipline.local) {
+        int64_t since = t->interval > 0 ? t->since * t->usual / t->interval : 0;
+        trainer->steps_done = place_of(trainer, trainer->base) + since;
+    } else {
+        trainer->steps_done = t->base;
+    }
+    atomic_store(&trainer->config.session->step, (uint64_t)trainer->steps_done);
+}
+
+/* Where the next batch is read. Workers that do not keep the usual pace count by themselves, so
+ * that none reads a sequence twice. */
+static uint64_t sequence_of(const struct trainer *trainer, int64_t micro) {
+    const struct job *job = trainer->job;
+    int64_t place = job->adapt_steps ? trainer->computed : trainer->steps_done;
+    uint64_t turn = (uint64_t)place * (uint64_t)job->workers + trainer->rank;
+    return (turn * (uint64_t)job->accumulate + (uint64_t)micro) * (uint64_t)job->batch;
+}
+
+/* Batch `micro` of the step -> its targets that count. A step's batches follow each other in the
+ * stream, so that B, N and W may change places: the sequences of all workers' step are the same. */
+static int64_t read_batch(struct trainer *trainer, int64_t micro) {
+    const struct trainer_config *config = &trainer->config;
+    const struct job *job = trainer->job;
+    uint64_t sequence = sequence_of(trainer, micro);
+    int64_t count = 0;
+    if (config->read_batch != NULL) {
+        config->read_batch(config->batch_context, sequence, job->batch, trainer->tokens,
+                           trainer->targets);
+    } else {
+        data_stream_read(&trainer->train, sequence, job->batch, trainer->tokens, trainer->targets);
+    }
+    trainer_mask_padding(trainer);
+    for (int64_t i = 0; i < job->batch * job->seq_len; i++) {
+        count += trainer->targets[i] >= 0;
+    }
+    return count;
+}
+
+/* A tensor's gradient is final: pushes the blocks that are complete with it. */
+static void push_ready(void *context, uint64_t tensor) {
+    struct trainer *trainer = context;
+    uint64_t count = bucket_mark(&trainer->bucket, tensor, trainer->ready);
+    for (uint64_t i = 0; i < count; i++) {
+        const struct plan_block *block = &trainer->plan->blocks[trainer->ready[i]];
+        struct session_command push = {.kind = SESSION_PUSH,
+                                       .block = block->id,
+                                       .report = trainer->report,
+                                       .values = trainer->grad + block->offset};
+        if (block->fragment != PLAN_FROZEN) {
+            trainer_tell(trainer, &push);
+        }
+    }
+}
+
+static void name_report(struct trainer *trainer, uint64_t tokens) {
+    int64_t seq = trainer->reports_done + 1;
+    trainer->report = (struct exchange_report){
+        .seq = (uint64_t)seq,
+        .weight = (double)tokens / (double)usual_tokens(trainer),
+        .commits = cadence_commits(&trainer->discipline, trainer->job->sync_warmup, seq),
+    };
+}
+
+/* Forward and backward of batch `micro`; in gradient modes the last one's backward pushes. */
+static void compute_batch(struct trainer *trainer, int64_t micro) {
+    const struct job *job = trainer->job;
+    struct report_step *step = &trainer->step;
+    bool pushes = micro + 1 == job->accumulate && !trainer->discipline.local;
+    int64_t start_ns = clock_now_ns();
+    int64_t count = read_batch(trainer, micro);
+    float part = (float)((double)count / (double)job_step_tokens(job));
+    trainer->step_tokens += (uint64_t)count;
+    if (pushes) {
+        name_report(trainer, trainer->step_tokens);
+    }
+    struct model_batch batch = {.tokens = trainer->tokens,
+                                .targets = trainer->targets,
+                                .B = job->batch,
+                                .T = job->seq_len,
+                                .dropout_seed = (uint64_t)job->seed,
+                                .dropout_step = sequence_of(trainer, micro)};
+    /* Without targets the gradient is 0, whatever its scale, which must not be 0. */
+    struct model_gradient gradient = {
+        .values = trainer->grad, .scale = count > 0 ? part : 1, .add = micro > 0};
+    float loss = model_forward(trainer->model, &batch, &gradient);
+    int64_t forward_ns = clock_now_ns();
+    model_backward(trainer->model, &batch, &gradient, pushes ? push_ready : NULL, trainer);
+    step->loss += loss * part;
+    step->forward_ns += forward_ns - start_ns;
+    step->backward_ns += clock_now_ns() - forward_ns;
+}
+
+/* --slow: sleeps until the step has lasted so many times as long. */
+static void slow_down(const struct trainer *trainer, int64_t took_ns) {
+    int64_t left_ns = (int64_t)((trainer->job->slow - 1) * (double)took_ns);
+    while (left_ns > 0 && !atomic_load(&trainer->config.session->over)) {
+        int64_t slice_ns = left_ns < SLOW_SLICE_NS ? left_ns : SLOW_SLICE_NS;
+        const struct timespec pause = {.tv_nsec = (long)slice_ns};
+        (void)nanosleep(&pause, NULL);
+        left_ns -= slice_ns;
+    }
+}
+
+static void note_pace(struct trainer *trainer, int64_t steps) {
+    double pace_ns = (double)trainer->interval_ns / (double)steps;
+    trainer->interval_ns = 0;
+    if (pace_ns <= 0) {
+        return;
+    }
+    trainer->pace_ns = trainer->pace_ns > 0
+                           ? trainer->pace_ns + PACE_PART * (pace_ns - trainer->pace_ns)
+                           : pace_ns;
+    atomic_store(&trainer->config.session->speed, (double)CLOCK_S / trainer->pace_ns);
+}
+
+/* The step's gradient is complete, and in a gradient mode on its way. */
+static void send_commit(struct trainer *trainer) {
+    struct session_command commit = {.kind = SESSION_COMMIT, .report = trainer->report};
+    trainer->reports_done++;
+    trainer->base++;
+    trainer->answered = false;
+    trainer->installed = false;
+    trainer_tell(trainer, &commit);
+}
+
+static void step_own_weights(struct trainer *trainer, double weight) {
+    for (uint64_t f = 0; f < trainer->plan->fragment_count; f++) {
+        trainer->fragment_tokens[f] += trainer->step_tokens;
+    }
+    if (weight == 0) {
+        return;
+    }
+    if (local_step(&trainer->local, trainer->weights, trainer->grad, weight, trainer->step.lr)) {
+        trainer->nonfinite_in_row = 0;
+        return;
+    }
+    trainer->nonfinite_in_row++;
+    log_warn("the gradient of step %lld is not finite: the step is left out",
+             (long long)trainer->step.step);
+}
+
+static void compute_batches(struct trainer *trainer) {
+    const struct job *job = trainer->job;
+    struct report_step *step = &trainer->step;
+    step->step = trainer->steps_done + 1;
+    step->lr = job_learning_rate(job, trainer->steps_done);
+    step->start_ns = clock_now_ns();
+    step->loss = 0;
+    step->forward_ns = 0;
+    step->backward_ns = 0;
+    trainer->step_tokens = 0;
+    bucket_reset(&trainer->bucket);
+    model_set_weights(trainer->model, trainer->weights);
+    for (int64_t micro = 0; micro < job->accumulate; micro++) {
+        compute_batch(trainer, micro);
+    }
+}
+
+void step_compute(struct trainer *trainer) {
+    const struct job *job = trainer->job;
+    struct report_step *step = &trainer->step;
+    step_close(trainer);
+    memory_forbid(trainer->computed > WARM_STEPS);
+    compute_batches(trainer);
+    double weight = (double)trainer->step_tokens / (double)job_step_tokens(job);
+    step->loss = weight > 0 && weight != 1 ? (float)(step->loss / weight) : step->loss;
+    if (trainer->discipline.local) {
+        step_own_weights(trainer, weight);
+    } else {
+        send_commit(trainer);
+    }
+    memory_forbid(false);
+    trainer->step_open = true;
+    trainer->computed++;
+    trainer->since++;
+    atomic_store(&trainer->config.session->tokens,
+                 (uint64_t)(trainer->computed * job_step_tokens(job)));
+    slow_down(trainer, clock_now_ns() - step->start_ns);
+    trainer->interval_ns += trainer->config.step_ns != NULL
+                                ? trainer->config.step_ns(trainer->config.step_context)
+                                : clock_now_ns() - step->start_ns;
+    if (!trainer->discipline.local) {
+        step->local_steps = 1;
+        trainer->since = 0;
+        note_pace(trainer, 1);
+    }
+    take_place(trainer);
+    if (trainer->nonfinite_in_row >= JOB_NONFINITE_MAX) {
+        log_error("diverged: %d gradients in a row were not finite; try a lower --lr",
+                  JOB_NONFINITE_MAX);
+        trainer_fail(trainer, "its gradients diverged", EXIT_CODE_TRAINING);
+    }
+}
+
+void step_report(struct trainer *trainer) {
+    const struct plan *plan = trainer->plan;
+    uint64_t fragment = (uint64_t)trainer->reports_done % plan->fragment_count;
+    name_report(trainer, trainer->fragment_tokens[fragment]);
+    trainer->fragment_tokens[fragment] = 0;
+    local_delta(&trainer->local, trainer->weights, fragment, trainer->report.weight);
+    for (uint64_t id = 0; id < plan->block_count; id++) {
+        struct session_command push = {.kind = SESSION_PUSH,
+                                       .block = id,
+                                       .report = trainer->report,
+                                       .values = trainer->local.delta + plan->blocks[id].offset};
+        if (plan->blocks[id].fragment == fragment) {
+            trainer_tell(trainer, &push);
+        }
+    }
+    send_commit(trainer);
+    trainer->step.local_steps = trainer->since;
+    if (trainer->since > 0) {
+        note_pace(trainer, trainer->since);
+    }
+    trainer->since = 0;
+    begin_interval(trainer);
+    take_place(trainer);
+}
+
+void step_install(struct trainer *trainer) {
+    uint64_t fragments = trainer->plan->fragment_count;
+    bool first = trainer->reports_done == 0;
+    trainer->installed = true;
+    if (trainer->discipline.local) {
+        uint64_t fragment = first ? LOCAL_ALL : ((uint64_t)trainer->reports_done - 1) % fragments;
+        local_install(&trainer->local, trainer->weights, fragment);
+    }
+    bool moved = by_version(trainer) && trainer->base != (int64_t)trainer->version;
+    if (moved) {
+        trainer->base = (int64_t)trainer->version;
+    }
+    if (trainer->discipline.local && (first || moved)) {
+        begin_interval(trainer);
+    }
+    take_place(trainer);
+}
+
+/* What all workers have read so far. Where they step together it is known; else their Beats tell,
+ * a little late. */
+static uint64_t tokens_of_all(const struct trainer *trainer) {
+    const struct job *job = trainer->job;
+    const struct session *session = trainer->config.session;
+    uint64_t own = (uint64_t)(trainer->computed * job_step_tokens(job));
+    uint64_t told = atomic_load(&session->job_tokens);
+    uint32_t left = atomic_load(&session->job_workers);
+    bool together = discipline_needs_all(&trainer->discipline, job->workers) && !job->adapt_steps &&
+                    (left == 0 || left == (uint32_t)job->workers);
+    if (together) {
+        return own * (uint64_t)job->workers;
+    }
+    return told > own ? told : own;
+}
+
+static bool validation_due(struct trainer *trainer) {
+    const struct job *job = trainer->job;
+    int64_t place = trainer->step.step;
+    if (trainer->rank != 0 || job->eval_every <= 0 || place >= job->steps ||
+        place / job->eval_every <= trainer->validated / job->eval_every) {
+        return false;
+    }
+    trainer->validated = place;
+    return true;
+}
+
+void step_close(struct trainer *trainer) {
+    struct report_step *step = &trainer->step;
+    if (!trainer->step_open) {
+        return;
+    }
+    trainer->step_open = false;
+    step->wait_ns = clock_now_ns() - step->start_ns - step->forward_ns - step->backward_ns;
+    step->counters = trainer->counters;
+    step->weight = trainer->report.weight;
+    step->round = (int64_t)trainer->version;
+    step->job_tokens = tokens_of_all(trainer);
+    if (trainer->config.loss != NULL) {
+        trainer->config.loss(trainer->config.loss_context, step->step, step->loss);
+    }
+    if (trainer->config.report == NULL) {
+        return;
+    }
+    if (validation_due(trainer)) {
+        step->val_loss = finish_validate(trainer);
+    }
+    report_step(trainer->config.report, step);
+}
