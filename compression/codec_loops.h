@@ -9,7 +9,8 @@
 #ifndef RUBATO_COMPRESSION_CODEC_LOOPS_H
 #define RUBATO_COMPRESSION_CODEC_LOOPS_H
 
-#include "compression/codec_kernels.h"
+#include "compression/number_bits.h"
+#include "proto/codec_id.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,6 +21,8 @@
 #define BF16_INFINITY ((uint16_t)0x7f80)
 #define HAD_GROUP     ((size_t)32)
 #define LOOP_LIST_PAD ((size_t)16)
+
+enum codec_level { CODEC_PLAIN, CODEC_AVX2, CODEC_AVX512, CODEC_LEVEL_COUNT };
 
 /* Where a call's random numbers lie: key and counter of Philox, and the index of the first value in
  * its block, a multiple of 64. */

@@ -3,7 +3,6 @@
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "compression/codec_loops.h"
-#include "proto/codec_id.h"
 
 #include <string.h>
 

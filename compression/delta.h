@@ -28,6 +28,7 @@
 #define RUBATO_COMPRESSION_DELTA_H
 
 #include "base/status.h"
+#include "proto/codec_id.h"
 
 #include <stdbool.h>
 #include <stddef.h>

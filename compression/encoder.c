@@ -236,6 +236,13 @@ static double settle_rows(const struct pass *pass, size_t offset, size_t n, floa
     return squares;
 }
 
+/* Are the values that wait made of the tile itself, less what was sent of it? Then they are where
+ * the tile is worked on. */
+static bool in_place(const struct pass *pass) {
+    return pass->feedback && pass->beta == 0.0f && pass->scheme->subtract != NULL &&
+           pass->run.zero_rows == NULL;
+}
+
 /* The tile as the scheme shall see it: scaled, with its residual. */
 static const float *load_tile(struct pass *pass, size_t offset, size_t n, float **kept) {
     const struct codec_loops *loops = pass->run.loops;
@@ -245,11 +252,30 @@ static const float *load_tile(struct pass *pass, size_t offset, size_t n, float 
         *kept = codec_residual_load(loops, pass->encoder->spec.residual, pass->residual, offset, n,
                                     pass->kept);
     bool as_is = !pass->feedback && pass->scale == 1.0f;
+    float *to = as_is ? NULL : in_place(pass) ? *kept : pass->a;
     pass->result->gradient_square_sum +=
-        loops->load(as_is ? NULL : pass->a, values, *kept, n, pass->scale, &pass->max_bits);
+        loops->load(to, values, *kept, n, pass->scale, &pass->max_bits);
     if (pass->feedback && pass->run.zero_rows != NULL)
         scheme_mask_apply(pass->run.zero_rows, pass->block->cols, offset, pass->a, n);
-    return as_is ? values : pass->a;
+    return as_is ? values : to;
+}
+
+/* The loops add in f32, whose range the squares of large values leave; a tile of such is rare. */
+static double exact_squares(struct pass *pass, size_t offset, size_t n, const uint8_t *at) {
+    double squares = 0;
+    scheme_decode_tile(pass->scheme, &pass->view, offset, n, at, pass->sent, false);
+    for (size_t i = 0; i < n; i++)
+        squares += (double)pass->sent[i] * (double)pass->sent[i];
+    return squares;
+}
+
+/* What a tile leaves over, where a scheme sent few of its values. */
+static void keep_rest(struct pass *pass, size_t offset, size_t n, const uint8_t *at, float *kept) {
+    ASSERT(kept != NULL);
+    pass->scheme->subtract(&pass->view, offset, n, at, kept);
+    for (size_t i = 0; i < n && pass->max_bits >= F32_INFINITY; i++)
+        kept[i] = isfinite(kept[i]) ? kept[i] : 0.0f;
+    pass->result->residual_square_sum += pass->run.loops->squares(kept, n);
 }
 
 static void encode_tile(struct pass *pass, size_t offset, size_t n, uint8_t *wire, size_t *used) {
@@ -260,13 +286,17 @@ static void encode_tile(struct pass *pass, size_t offset, size_t n, uint8_t *wir
     uint8_t *at = wire + *used;
     *used += scheme->encode(&pass->run, offset, a, n, at, &squares);
     pass->view.bytes = *used;
-    bool known = squares >= 0;
-    if (pass->feedback || !known)
+    bool known = squares >= 0, placed = in_place(pass);
+    if ((pass->feedback && !placed) || !known)
         scheme_decode_tile(scheme, &pass->view, offset, n, at, pass->sent, false);
     if (!known) squares = pass->run.loops->squares(pass->sent, n);
+    if (!isfinite(squares)) squares = exact_squares(pass, offset, n, at);
     pass->result->square_sum += squares;
     if (!pass->feedback) return;
-    pass->result->residual_square_sum += settle_rows(pass, offset, n, kept);
+    if (placed)
+        keep_rest(pass, offset, n, at, kept);
+    else
+        pass->result->residual_square_sum += settle_rows(pass, offset, n, kept);
     codec_residual_store(pass->run.loops, pass->encoder->spec.residual, pass->residual, offset, n,
                          kept);
 }

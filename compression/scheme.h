@@ -8,12 +8,20 @@
  * same bytes on every chip. Nothing is allocated. measure() has seen every byte that decode() will
  * trust: what it let pass cannot make decode() leave its buffers. An all-zero row of the gradient
  * decodes to zeros.
- * To add one: a file scheme_NAME.c, a row in scheme.c, a number in proto/codec_id.h, a row in the
- * case list of tests/codec_rig.h.
+ * To add one: a file scheme_NAME.c, a row in scheme.c, a number in proto/codec_id.h, its name for
+ * users in proto/codec_spec.c, a row in the case list of tests/codec_rig.c.
  *
  * Payloads, little-endian. "scale" is the upper half of an f32, rounded up. [n] counts values of
- * the tile or block, a last one may be short. none, bf16 and int8 are drawn in codec.h.
+ * the tile or block, a last one may be short.
  *
+ *   none      4n      f32, all its bits
+ *   bf16      2n      the upper half of the f32, rounded to nearest, ties to even; a NaN stays a
+ *                     NaN, quiet, and a value above the largest bf16 becomes an infinity
+ *   int8      for each 128 values:
+ *             2 + n   scale s: f16, max|a| / 127 rounded up to an f16 (at least 2^-24, the
+ *                     smallest, unless all are zero); codes q = a / s to nearest, ties to even. A
+ *                     value decodes to q s, which f32 holds exactly. If a value is not finite, or
+ *                     max|a| / 127 > 65504, s is infinity and all codes are 1
  *   fp16      2n      IEEE binary16, nearest even; above 65504 it becomes infinity
  *   fp8       1       0: e4m3, 1: e5m2; then for each 128 values:
  *             2 + n   scale = max|a| / 448 or 57344; sign, exponent, fraction of a / scale
@@ -108,6 +116,10 @@ struct scheme {
     /* out [n] = or += the tile. */
     void (*decode)(const struct scheme_view *view, size_t offset, size_t n, const uint8_t *at,
                    float *out, bool add);
+    /* a [n] -= what the tile decodes to, 0 where that is not finite; for schemes that send few
+     * values, so that feedback need not decode them all. NULL: it does. */
+    void (*subtract)(const struct scheme_view *view, size_t offset, size_t n, const uint8_t *at,
+                     float *a);
     /* Bytes of a valid payload before its values, where planes > 1. NULL: none. */
     size_t (*prefix)(const uint8_t *wire, size_t bytes);
 };

@@ -36,9 +36,9 @@ static size_t index_bytes(size_t k) {
 }
 
 static size_t chunk_bound(const struct scheme_run *run) {
-    size_t k = share(run->density, CHUNK);
-    size_t chunks = (run->count + CHUNK - 1) / CHUNK;
-    return HEAD + chunks * (index_bytes(k) + 2 * k);
+    size_t k = share(run->density, CHUNK), last = chunk_share(k, run->count % CHUNK);
+    size_t whole = run->count / CHUNK * (index_bytes(k) + 2 * k);
+    return HEAD + whole + index_bytes(last) + 2 * last;
 }
 
 static size_t chunk_scratch_bytes(const struct scheme_run *run) {
@@ -123,6 +123,19 @@ static void chunk_decode(const struct scheme_view *view, size_t offset, size_t n
         put_value(out, chunk_index(at, i), at + packed + 2 * i, add);
 }
 
+static void take_value(float *a, uint32_t index, const uint8_t *wire) {
+    float left = a[index] - bf16_to_f32(scheme_get_u16(wire));
+    a[index] = isfinite(left) ? left : 0.0f;
+}
+
+static void chunk_subtract(const struct scheme_view *view, size_t offset, size_t n,
+                           const uint8_t *at, float *a) {
+    size_t k = chunk_share(view->number[0], n), packed = index_bytes(k);
+    (void)offset;
+    for (size_t i = 0; i < k; i++)
+        take_value(a, chunk_index(at, i), at + packed + 2 * i);
+}
+
 const struct scheme scheme_topk = {
     .name = "topk",
     .id = CODEC_TOPK,
@@ -136,6 +149,7 @@ const struct scheme scheme_topk = {
     .open = chunk_open,
     .measure = chunk_measure,
     .decode = chunk_decode,
+    .subtract = chunk_subtract,
 };
 
 /* ---- global ---- */
@@ -222,6 +236,18 @@ static void global_decode(const struct scheme_view *view, size_t offset, size_t 
     }
 }
 
+static void global_subtract(const struct scheme_view *view, size_t offset, size_t n,
+                            const uint8_t *at, float *a) {
+    size_t k = view->number[0], used = 0, left = view->bytes - view->head;
+    const uint8_t *values = at + left - 2 * k;
+    uint64_t next = 0, gap;
+    (void)offset, (void)n;
+    for (size_t i = 0; i < k && get_gap(at, &used, left - 2 * k, &gap); i++) {
+        next += gap + 1;
+        take_value(a, (uint32_t)(next - 1), values + 2 * i);
+    }
+}
+
 static size_t global_prefix(const uint8_t *wire, size_t bytes) {
     return bytes - 2 * (size_t)scheme_get_u32(wire);
 }
@@ -237,5 +263,6 @@ const struct scheme scheme_topk_global = {
     .open = global_open,
     .measure = global_measure,
     .decode = global_decode,
+    .subtract = global_subtract,
     .prefix = global_prefix,
 };

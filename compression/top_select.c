@@ -61,6 +61,36 @@ uint32_t top_select_key(uint32_t *keys, size_t n, size_t k) {
     return keys[from];
 }
 
+/* How many keys are above `limit`. Both are below 2^31, as lists are. */
+static size_t count_over(const uint32_t *keys, size_t n, uint32_t limit) {
+    int32_t count = 0;
+    for (size_t i = 0; i < n; i++)
+        count += (int32_t)keys[i] > (int32_t)limit;
+    return (size_t)count;
+}
+
+/* The k-th largest, by halving from `low`, which k keys or more reach: without branches that depend
+ * on the keys, which would often be foretold wrong. */
+static uint32_t listed_key(const uint32_t *keys, size_t n, size_t k, uint32_t low) {
+    uint32_t high = 0, least = INT32_MAX;
+    for (size_t i = 0; i < n; i++)
+        high = keys[i] > high ? keys[i] : high;
+    if (k == 1) return high;
+    for (high++; high - low > 1;) {
+        uint32_t mid = low + (high - low) / 2;
+        size_t count = count_over(keys, n, mid - 1);
+        if (count < k) {
+            high = mid;
+            continue;
+        }
+        low = mid;
+        if (count == k) break;
+    }
+    for (size_t i = 0; i < n; i++)
+        least = keys[i] >= low && keys[i] < least ? keys[i] : least;
+    return least;
+}
+
 void top_select(const struct codec_loops *loops, const float *a, size_t n, size_t k,
                 uint32_t *indices, uint32_t *keys, uint32_t *guess) {
     ASSERT(k >= 1 && k <= n);
@@ -74,17 +104,14 @@ void top_select(const struct codec_loops *loops, const float *a, size_t n, size_
     ASSERT(listed >= k);
     for (size_t i = 0; i < listed; i++)
         keys[i] = f32_bits(a[indices[i]]) & F32_MAGNITUDE;
-    uint32_t last = top_select_key(keys, listed, k);
+    uint32_t last = listed_key(keys, listed, k, threshold);
     *guess = last;
 
-    size_t above = 0, kept = 0;
-    for (size_t i = 0; i < listed; i++)
-        above += (f32_bits(a[indices[i]]) & F32_MAGNITUDE) > last;
-    size_t equals = k - above;
+    size_t kept = 0, equals = k - count_over(keys, listed, last);
     for (size_t i = 0; i < listed; i++) {
-        uint32_t key = f32_bits(a[indices[i]]) & F32_MAGNITUDE;
-        if (key < last || (key == last && equals == 0)) continue;
-        if (key == last) equals--;
-        indices[kept++] = indices[i];
+        bool equal = keys[i] == last && equals > 0;
+        indices[kept] = indices[i];
+        kept += keys[i] > last || equal;
+        equals -= equal;
     }
 }

@@ -42,6 +42,17 @@ static void place_moments(struct optimizer_rule *rule, const struct optimizer *o
     if (has_second(rule->kind)) rule->second.count = rule->count;
 }
 
+/* v = 1 v + 0 g g, which keeps its bits. */
+static void freeze(struct optimizer_rule *rule, const struct optimizer *optimizer) {
+    int64_t last = optimizer->freeze_v_after;
+    if (last <= 0 || rule->step <= last) return;
+    rule->frozen = true;
+    rule->adamw.beta2 = 1.0F;
+    rule->adamw.part2 = 0.0F;
+    rule->adamw.root_correction =
+        (float)sqrt(1.0 - optimizer_power((double)optimizer->beta2, last));
+}
+
 struct optimizer_rule optimizer_rule_make(const struct optimizer *optimizer,
                                           const struct optimizer_update *update,
                                           const struct optimizer_piece *piece, void *state) {
@@ -64,6 +75,7 @@ struct optimizer_rule optimizer_rule_make(const struct optimizer *optimizer,
                                   .state = state,
                                   .piece = *piece};
     if (rule.kind == OPTIMIZER_MUON && !piece->hidden) rule.kind = OPTIMIZER_ADAMW;
+    if (rule.kind == OPTIMIZER_ADAMW) freeze(&rule, optimizer);
     rule.keep = rule.adamw.keep;
     rule.past = rule.adamw.beta2;
     rule.recent = rule.adamw.part2;

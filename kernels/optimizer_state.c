@@ -75,7 +75,8 @@ static void step_values(const struct optimizer_rule *rule, float *weights, float
         if (rule->second.count > 0) optimizer_moment_load(&rule->second, at, count, v);
         optimizer_rule_values(rule, &chunk, count);
         if (rule->first.count > 0) optimizer_moment_store(&rule->first, at, count, m, rule->seed);
-        if (rule->second.count > 0) optimizer_moment_store(&rule->second, at, count, v, rule->seed);
+        if (rule->second.count > 0 && !rule->frozen)
+            optimizer_moment_store(&rule->second, at, count, v, rule->seed);
     }
 }
 

@@ -12,7 +12,9 @@
  *   nesterov  as sgd, but w -= lr (g + momentum m)                                   as PyTorch
  *   adagrad   g += decay w;  v += g g;  w -= lr g / (sqrt(v) + eps)                  as PyTorch;
  *             Duchi, Hazan, Singer, JMLR 12 (2011)
- *   adamw     optimizer.h's; Loshchilov, Hutter, arXiv 1711.05101
+ *   adamw     optimizer.h's; Loshchilov, Hutter, arXiv 1711.05101. With freeze_v_after = N, v and
+ *             its bias correction stay what they were at t = N, so that what is a linear function
+ *             of the gradients (error feedback, low rank) adds up: Tang et al., arXiv 2102.02888
  *   lion      c = beta1 m + (1 - beta1) g;  w = w (1 - lr decay) - lr sign(c);
  *             m = beta2 m + (1 - beta2) g; Chen et al., arXiv 2302.06675
  *   lamb      m, v as adamw's;  r = m_hat / (sqrt(v_hat) + eps) + decay w;
@@ -67,6 +69,7 @@ struct optimizer {
     enum optimizer_kind kind;
     enum moment_type moments;
     float beta1, beta2, eps, momentum; /* betas and momentum in [0, 1) */
+    int64_t freeze_v_after; /* adamw: steps after which v, with its correction, stays; 0: never */
 };
 
 /* What may change from step to step. */

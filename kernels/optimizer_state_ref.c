@@ -98,7 +98,7 @@ static void step_values(const struct optimizer_rule *rule, float *weights, const
                 weights[at + i] = descend(rule, weights[at + i], &m[i], &v[i], grad[at + i]);
         }
         store(&rule->first, at, count, m, rule->seed);
-        store(&rule->second, at, count, v, rule->seed);
+        if (!rule->frozen) store(&rule->second, at, count, v, rule->seed);
     }
 }
 

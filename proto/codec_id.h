@@ -2,7 +2,7 @@
 #ifndef RUBATO_PROTO_CODEC_ID_H
 #define RUBATO_PROTO_CODEC_ID_H
 
-/* Layouts: compression/codec.h and compression/scheme.h. */
+/* Layouts: compression/scheme.h, compression/lossless.h. */
 enum codec_id {
     CODEC_F32 = 0,  /* "none": little-endian f32 */
     CODEC_BF16 = 1, /* bfloat16, round to nearest even */

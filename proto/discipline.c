@@ -150,8 +150,19 @@ enum status job_discipline(const struct job *job, struct discipline *discipline,
     TRY(take_grace(job, &made, why, why_bytes));
     TRY(check_local(job, &made, why, why_bytes));
     TRY(check_per_push(job, &made, why, why_bytes));
+    if (made.staleness != 0 && !made.local && job->workers > 1)
+        made.sync_warmup = job->sync_warmup >= 0 ? job->sync_warmup : job->steps / 4;
     *discipline = made;
     return STATUS_OK;
+}
+
+enum status discipline_change(const struct job *job, const char *mode,
+                              struct discipline *discipline, char *why, size_t why_bytes) {
+    struct job changed = *job;
+    if (strlen(mode) >= sizeof changed.mode) return refuse(why, why_bytes, "no such --mode");
+    (void)snprintf(changed.mode, sizeof changed.mode, "%s", mode);
+    changed.sync_warmup = 0;
+    return job_discipline(&changed, discipline, why, why_bytes);
 }
 
 bool discipline_by_round(const struct discipline *discipline) {

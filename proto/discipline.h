@@ -41,6 +41,8 @@ struct discipline {
     int64_t quorum;      /* workers whose reports close a round, 1 .. workers; 1 without rounds */
     int64_t grace_ns;    /* for the others, once the quorum is there; GRACE_AUTO */
     bool late_joins;     /* a report that missed its round counts in the next; else it is dropped */
+    int64_t sync_warmup; /* with staleness: reports that make rounds of all at first. A job whose */
+                         /* mode changes while it runs has none: discipline_change() */
 };
 
 /* The presets of a mode's text for so many workers. INVALID: no such mode. Pure. */
@@ -51,6 +53,11 @@ enum status discipline_of_mode(const char *mode, int64_t workers,
  * [why_bytes] where they do not fit each other. Pure. */
 enum status job_discipline(const struct job *job, struct discipline *discipline, char *why,
                            size_t why_bytes) WARN_UNUSED;
+
+/* The same for a running job that changes to `mode`: no warm-up. Pure. */
+enum status discipline_change(const struct job *job, const char *mode,
+                              struct discipline *discipline, char *why,
+                              size_t why_bytes) WARN_UNUSED;
 
 /* Do reports make rounds? Pure. */
 bool discipline_by_round(const struct discipline *discipline);

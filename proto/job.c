@@ -77,6 +77,12 @@ enum status job_check(const struct job *job, char *why, size_t why_bytes) {
                        job->optimizer);
         return STATUS_INVALID;
     }
+    bool plain = strcmp(job->optimizer, "sgd") == 0 || strcmp(job->optimizer, "nesterov") == 0;
+    if (plain && job->momentum == 0 && job->push_momentum > 0) {
+        (void)snprintf(why, why_bytes,
+                       "--push-momentum needs the memory that --momentum takes: give both");
+        return STATUS_INVALID;
+    }
     if (!discipline.local && strcmp(job->outer, "auto") != 0) {
         (void)snprintf(why, why_bytes, "--outer is for --mode local:H and diloco:H");
         return STATUS_INVALID;

@@ -48,7 +48,9 @@ struct job {
     int64_t max_staleness;                 /* updates; a staler push is dropped; -1: never */
     double delay_comp;                     /* lambda of DC-ASGD; 0: off */
     char delay_base[OPTION_TEXT_MAX];      /* copies | moments */
-    int64_t sync_warmup;                   /* per-push modes: steps that are sync at first */
+    int64_t sync_warmup;                   /* per-push modes: steps that are sync at first; -1: */
+                                           /* a quarter of all (job_sync_warmup) */
+    double push_momentum, push_beta2;      /* per-push modes; push_beta2 0: beta2^(1/workers) */
     /* AGREED: local steps */
     char outer[OPTION_TEXT_MAX];       /* auto: the mode's | average | sgd | nesterov | adamw ... */
     double outer_lr, outer_momentum;   /* outer_lr 0: the outer optimizer's usual one */

@@ -246,8 +246,17 @@ const struct option job_table[] = {
      "delay compensation from the weights that each worker has (copies: 4 bytes a value and "
      "worker) or an estimate from the optimizer's moments (no memory)",
      AGREED, AT(delay_base), check_delay_base},
-    {"sync-warmup", OPTION_INT, "0", 0, 1e9, "steps",
-     "modes with staleness: the first steps are sync", AGREED, AT(sync_warmup), NULL},
+    {"sync-warmup", OPTION_INT, "-1", -1, 1e9, "steps",
+     "modes with staleness: so many first steps are sync; -1: a quarter of them", AGREED,
+     AT(sync_warmup), NULL},
+    {"push-momentum", OPTION_REAL, "0", 0, 0.999999, "",
+     "modes with staleness: beta1 or momentum of the optimizer, which steps on each push; "
+     "staleness "
+     "acts as momentum itself",
+     AGREED, AT(push_momentum), NULL},
+    {"push-beta2", OPTION_REAL, "0.997", 0, 0.999999, "",
+     "modes with staleness: beta2 of the optimizer, which steps on each push; 0: beta2^(1/workers)",
+     AGREED, AT(push_beta2), NULL},
     {"outer", OPTION_TEXT, "auto", 0, 0, "",
      "local modes: the servers' optimizer: average, sgd, nesterov, adamw, adagrad, lion, or auto: "
      "average for local:H, nesterov for diloco:H",

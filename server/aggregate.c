@@ -4,7 +4,9 @@
  */
 #include "base/assert.h"
 #include "base/log.h"
+#include "compression/decoder.h"
 #include "kernels/optimizer.h"
+#include "proto/codec_id.h"
 #include "server/shard_parts.h"
 
 #include <inttypes.h>
@@ -91,17 +93,36 @@ static void report_round(struct shard *shard) {
     tell(shard, &(struct shard_note){.kind = SHARD_REPORT, .report = report});
 }
 
-static void add_push(struct shard *shard, struct shard_block *block, struct shard_lane *lane) {
-    /* push_take() checked the length, the only thing that can be wrong. */
-    ASSERT(lane->codec->decode_add(lane->payload, lane->payload_bytes, block->sum,
-                                   (size_t)block->plan->count) == STATUS_OK);
+static void add_push(struct shard *shard, struct shard_block *block, uint32_t rank) {
+    struct shard_lane *lane = &block->lanes[rank];
+    if (decoder_add(lane->codec, lane->payload, lane->payload_bytes, block->sum,
+                    (size_t)block->plan->count, shard->scratch) != STATUS_OK) {
+        push_damaged(shard, block, rank);
+        block->damaged = true;
+    } else if (decoder_inner_codec(lane->codec, lane->payload) != CODEC_SIGNSGD) {
+        block->votes = false;
+    }
     push_release(shard, lane);
     lane->summed = true;
     block->weight += lane->weight;
 }
 
+/* The sum of signs becomes what it is where all agree with the majority. */
+static void count_votes(struct shard_block *block) {
+    float weight = (float)block->weight;
+    for (uint64_t i = 0; i < block->plan->count; i++) {
+        float sum = block->sum[i];
+        block->sum[i] = sum > 0 ? weight : sum < 0 ? -weight : sum;
+    }
+}
+
 static void finish_sum(struct shard *shard, struct shard_block *block) {
-    block->sum_of_squares = optimizer_sum_of_squares(block->sum, (int64_t)block->plan->count);
+    if (shard->votes && block->votes) {
+        count_votes(block);
+    }
+    block->sum_of_squares = block->damaged
+                                ? (double)NAN
+                                : optimizer_sum_of_squares(block->sum, (int64_t)block->plan->count);
     shard->summed++;
     if (shard->summed == shard_part(shard, shard->round)) {
         report_round(shard);
@@ -123,9 +144,9 @@ static void add_in_order(struct shard *shard, struct shard_block *block) {
         return; /* complete already */
     }
     for (; block->next_rank < shard->workers; block->next_rank++) {
-        struct shard_lane *lane = &block->lanes[block->next_rank];
+        const struct shard_lane *lane = &block->lanes[block->next_rank];
         if (lane->slot != SHARD_NO_SLOT) {
-            add_push(shard, block, lane);
+            add_push(shard, block, block->next_rank);
         } else if (awaited(shard, block, block->next_rank)) {
             return;
         }
@@ -209,10 +230,10 @@ void aggregate_close(struct shard *shard, uint64_t round, const struct shard_ran
             continue;
         }
         for (uint32_t rank = 0; rank < shard->workers; rank++) {
-            struct shard_lane *lane = &block->lanes[rank];
+            const struct shard_lane *lane = &block->lanes[rank];
             /* That one is named but not here shows in the report. */
             if (shard_ranks_has(ranks, rank) && lane->slot != SHARD_NO_SLOT) {
-                add_push(shard, block, lane);
+                add_push(shard, block, rank);
             }
         }
         finish_sum(shard, block);
@@ -267,6 +288,14 @@ static void open_next(struct shard *shard) {
     }
 }
 
+static void empty_sum(struct shard_block *block) {
+    memset(block->sum, 0, (size_t)block->plan->count * sizeof(float));
+    block->weight = 0;
+    block->next_rank = 0;
+    block->damaged = false;
+    block->votes = true;
+}
+
 static void decide_block(struct shard *shard, struct shard_block *block,
                          const struct vote_verdict *verdict) {
     for (uint32_t rank = 0; rank < shard->workers; rank++) {
@@ -281,9 +310,7 @@ static void decide_block(struct shard *shard, struct shard_block *block,
         reply_outdated(shard, block);
     }
     block->version++;
-    memset(block->sum, 0, (size_t)block->plan->count * sizeof(float));
-    block->weight = 0;
-    block->next_rank = 0;
+    empty_sum(block);
 }
 
 void aggregate_verdict(struct shard *shard, const struct vote_verdict *verdict) {
@@ -300,8 +327,7 @@ void aggregate_verdict(struct shard *shard, const struct vote_verdict *verdict) 
         }
     }
     shard->counters.skipped += verdict->skip ? 1 : 0;
-    if (shard->config.job->sync_warmup > 0 && shard->after.staleness != 0 &&
-        round == (uint64_t)shard->config.job->sync_warmup) {
+    if (shard->after.sync_warmup > 0 && round == (uint64_t)shard->after.sync_warmup) {
         shard->round++;
         aggregate_change(shard, &shard->after);
         return;
@@ -330,9 +356,7 @@ void aggregate_change(struct shard *shard, const struct discipline *discipline) 
         struct shard_block *block = &shard->blocks[i];
         block->base_steps = update_position(shard, block);
         block->base_version = block->version;
-        memset(block->sum, 0, (size_t)block->plan->count * sizeof(float));
-        block->weight = 0;
-        block->next_rank = 0;
+        empty_sum(block);
     }
     shard->discipline = *discipline;
     shard->after = *discipline;

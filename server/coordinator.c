@@ -312,7 +312,10 @@ static void check_clock(struct coordinator *coordinator, int64_t now_ns) {
         drop_late_newcomers(coordinator, now_ns);
         if (now_ns >= coordinator->straggler_at_ns) {
             coordinator->straggler_at_ns = now_ns + STRAGGLER_NS;
-            coordinator_name_straggler(coordinator);
+            if (coordinator->phase == COORDINATOR_RUNNING &&
+                coordinator->discipline.staleness != STALENESS_ANY) {
+                coordinator_name_straggler(coordinator);
+            }
         }
     }
 }

@@ -146,7 +146,8 @@ void coordinator_open_rounds(struct coordinator *coordinator);
 /* Closes the open round of a quorum when it is due. */
 void coordinator_close_round(struct coordinator *coordinator, int64_t now_ns);
 
-/* Names the slowest worker where others wait for it. */
+/* Logs the slowest worker, if it is much slower than the others: now and then where they wait for
+ * it, and once when all are done. */
 void coordinator_name_straggler(const struct coordinator *coordinator);
 
 /* coordinator_change.c: another mode for the running job. */

@@ -58,7 +58,7 @@ static bool check_mode(const struct coordinator *coordinator, const char *mode,
     }
     (void)snprintf(job.mode, sizeof job.mode, "%.*s", (int)sizeof job.mode - 1, mode);
     if (job_check(&job, why, why_bytes) != STATUS_OK ||
-        job_discipline(&job, discipline, why, why_bytes) != STATUS_OK) {
+        discipline_change(&job, mode, discipline, why, why_bytes) != STATUS_OK) {
         return false;
     }
     if (!changeable(&coordinator->discipline, job.workers) ||
@@ -68,9 +68,9 @@ static bool check_mode(const struct coordinator *coordinator, const char *mode,
                        "--quorum");
         return false;
     }
-    if (job.sync_warmup > 0 && coordinator->vote.round <= (uint64_t)job.sync_warmup) {
+    if (coordinator->vote.round <= (uint64_t)coordinator->discipline.sync_warmup) {
         (void)snprintf(why, why_bytes, "the job is in the first %" PRId64 " steps (--sync-warmup)",
-                       job.sync_warmup);
+                       coordinator->discipline.sync_warmup);
         return false;
     }
     return true;

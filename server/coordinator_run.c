@@ -18,7 +18,7 @@ uint32_t coordinator_living(const struct coordinator *coordinator) {
 /* Do rounds need every worker now? */
 static bool needs_all(const struct coordinator *coordinator) {
     const struct job *job = &coordinator->job;
-    bool warming_up = job->sync_warmup > 0 && coordinator->vote.round <= (uint64_t)job->sync_warmup;
+    bool warming_up = coordinator->vote.round <= (uint64_t)coordinator->discipline.sync_warmup;
     return warming_up || discipline_needs_all(&coordinator->discipline, job->workers);
 }
 
@@ -56,6 +56,7 @@ static void name_saver(struct coordinator *coordinator) {
 static void check_done(struct coordinator *coordinator) {
     uint32_t done = membership_count(&coordinator->membership, JOB_WORKER, PEER_DONE);
     if (coordinator->phase == COORDINATOR_RUNNING && done >= coordinator_living(coordinator)) {
+        coordinator_name_straggler(coordinator);
         coordinator->phase = COORDINATOR_DRAINED;
         name_saver(coordinator);
     }
@@ -329,10 +330,6 @@ void coordinator_name_straggler(const struct coordinator *coordinator) {
     double speeds[SHARD_WORKERS_MAX];
     const struct peer *slowest = NULL;
     size_t count = 0;
-    if (coordinator->phase != COORDINATOR_RUNNING ||
-        !discipline_by_round(&coordinator->discipline)) {
-        return;
-    }
     for (uint32_t i = 0; i < coordinator->membership.capacity; i++) {
         const struct peer *peer = &coordinator->membership.peers[i];
         if (peer->state != PEER_FREE && peer->role == JOB_WORKER && peer->speed > 0 &&

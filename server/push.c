@@ -1,6 +1,7 @@
 /* push.c - what becomes of a worker's frames: see shard_parts.h. */
 #include "base/assert.h"
 #include "base/log.h"
+#include "compression/decoder.h"
 #include "server/shard_parts.h"
 
 #include <inttypes.h>
@@ -40,6 +41,8 @@ static void end_turn(struct shard *shard, struct shard_block *block, uint32_t ra
     lane->record.applied_seq = lane->record.held_seq;
     lane->record.held_seq = 0;
     lane->ticket = lane->held_ticket;
+    lane->has = (struct delta_place){lane->base_version, lane->held_check};
+    lane->exact = false;
     lane->summed = false;
     uint64_t staleness = staleness_of(block, lane);
     lane->staleness = staleness < UINT32_MAX ? (uint32_t)staleness : UINT32_MAX;
@@ -59,6 +62,13 @@ void push_drop(struct shard *shard, struct shard_block *block, uint32_t rank) {
     }
     lane->counted = 0;
     end_turn(shard, block, rank, true);
+}
+
+void push_damaged(struct shard *shard, const struct shard_block *block, uint32_t rank) {
+    shard->counters.corrupt++;
+    log_warn("push %" PRIu64 " of worker %u, block %" PRIu64
+             ", cannot be decoded: it counts as not finite",
+             block->lanes[rank].record.held_seq, rank, block->plan->id);
 }
 
 /* ---- each push by itself ---- */
@@ -81,11 +91,12 @@ static void apply(struct shard *shard, struct shard_block *block, uint32_t rank,
         push_drop(shard, block, rank);
         return;
     }
-    ASSERT(lane->codec->decode(lane->payload, lane->payload_bytes, block->sum,
-                               (size_t)block->plan->count) == STATUS_OK);
+    bool sound = decoder_set(lane->codec, lane->payload, lane->payload_bytes, block->sum,
+                             (size_t)block->plan->count, shard->scratch) == STATUS_OK;
+    if (!sound) push_damaged(shard, block, rank);
     push_release(shard, lane);
     push_had_turn(shard, block, rank, weight);
-    if (isfinite(commit->sum_of_squares) && weight > 0) {
+    if (sound && isfinite(commit->sum_of_squares) && weight > 0) {
         struct update update = {
             .grad_scale = (float)((double)clip_factor(shard, commit, weight) / weight),
             .rate = weight * admission_rate(shard->scale, staleness, shard->living),
@@ -130,6 +141,7 @@ static bool admit(struct shard *shard, struct shard_block *block, const struct f
         shard->counters.duplicates++;
         /* An older request than the last was answered, or the worker would not have gone on. */
         if (frame->ticket == lane->ticket) {
+            lane->has = (struct delta_place){frame->block_version, frame->check};
             reply_due(shard, block, frame->rank);
         }
         return false;
@@ -152,10 +164,8 @@ bool push_take(struct shard *shard, struct shard_block *block, const struct fram
                const struct channel_event *event) {
     uint32_t rank = frame->rank;
     struct shard_lane *lane = &block->lanes[rank];
-    const struct codec *codec = codec_by_id(frame->codec);
-    size_t count = (size_t)block->plan->count;
-    if (codec == NULL || codec->bound(count) != event->payload_bytes || !block->ready ||
-        block->plan->fragment == PLAN_FROZEN || !isfinite(frame->scalar) || frame->scalar < 0) {
+    if (!block->ready || block->plan->fragment == PLAN_FROZEN || !isfinite(frame->scalar) ||
+        frame->scalar < 0) {
         shard->counters.corrupt++;
         return false;
     }
@@ -164,6 +174,7 @@ bool push_take(struct shard *shard, struct shard_block *block, const struct fram
     }
     lane->record.held_seq = frame->seq;
     lane->held_ticket = frame->ticket;
+    lane->held_check = frame->check;
     lane->base_version = frame->block_version;
     const struct admission_round round = {
         .round = shard->round, .rounds = shard->reports, .needs_all = shard->needs_all};
@@ -175,7 +186,7 @@ bool push_take(struct shard *shard, struct shard_block *block, const struct fram
     lane->slot = event->slot;
     lane->payload = event->payload;
     lane->payload_bytes = event->payload_bytes;
-    lane->codec = codec;
+    lane->codec = frame->codec;
     lane->weight = frame->scalar;
     if (shard->by_round) {
         aggregate_arrived(shard, block, rank);

@@ -2,12 +2,19 @@
  *
  * An answer lies in a buffer until its last send is over; a block whose version moved on lets go of
  * its buffer, which is free again when no send needs it. When no buffer is free, answers wait.
+ * With --pull delta-* a buffer holds what one worker lacks of the replica (replica.c); it serves
+ * all that lack the same, as all do in rounds.
+ * Who asks for the exact weights gets them from where they lie: that is done when nothing changes
+ * them any more, and if it were done earlier, the payload's checksum would tell.
  */
 #include "base/assert.h"
 #include "base/checksum.h"
+#include "compression/cast.h"
 #include "server/shard_parts.h"
 
 #include <string.h>
+
+#define COOKIE_EXACT UINT64_MAX /* of a send whose payload is no buffer */
 
 void reply_due(struct shard *shard, struct shard_block *block, uint32_t rank) {
     struct shard_lane *lane = &block->lanes[rank];
@@ -44,6 +51,9 @@ void reply_outdated(struct shard *shard, struct shard_block *block) {
 }
 
 void reply_sent(struct shard *shard, uint64_t cookie) {
+    if (cookie == COOKIE_EXACT) {
+        return;
+    }
     struct shard_buffer *buffer = &shard->buffers[cookie];
     ASSERT_OP(buffer->sends, >, 0);
     buffer->sends--;
@@ -52,20 +62,46 @@ void reply_sent(struct shard *shard, uint64_t cookie) {
     }
 }
 
-/* Encodes the block into a buffer of its own, unless it has one; false when none is free. */
-static bool encode_block(struct shard *shard, struct shard_block *block) {
+static void fill(const struct shard *shard, const struct shard_block *block, uint32_t steps,
+                 struct shard_buffer *buffer) {
+    size_t count = (size_t)block->plan->count;
+    const float *values = block->replica.values != NULL ? block->replica.values : block->weights;
+    if (steps == REPLICA_WHOLE) {
+        buffer->codec = shard->pull;
+        cast_encode(shard->pull, values, count, buffer->bytes);
+        buffer->used = cast_bytes(shard->pull, count);
+    } else {
+        buffer->codec = shard->delta;
+        buffer->used = replica_encode(shard, block, steps, buffer->bytes);
+    }
+    buffer->xxh3 = checksum_xxh3(buffer->bytes, buffer->used);
+}
+
+/* Encodes the answer to this lane into a buffer, unless the block's has it; false when none is
+ * free. */
+static bool encode_block(struct shard *shard, struct shard_block *block,
+                         const struct shard_lane *lane) {
+    bool follows = block->replica.values != NULL;
+    uint32_t steps = REPLICA_WHOLE;
+    if (follows) {
+        replica_follow(shard, block);
+        steps = replica_steps_from(block, &lane->has);
+    }
     if (block->buffer != SHARD_NO_BUFFER) {
-        return true;
+        const struct shard_buffer *last = &shard->buffers[block->buffer];
+        if (!follows || (last->version == block->version && last->steps == steps)) {
+            return true;
+        }
+        reply_outdated(shard, block);
     }
     if (shard->free_count == 0) {
         return false;
     }
     uint32_t index = shard->free_buffers[--shard->free_count];
     struct shard_buffer *buffer = &shard->buffers[index];
-    size_t count = (size_t)block->plan->count;
-    ASSERT(shard->pull->encode(block->weights, count, buffer->bytes, shard->pull->bound(count),
-                               &buffer->used) == STATUS_OK);
-    buffer->xxh3 = checksum_xxh3(buffer->bytes, buffer->used);
+    fill(shard, block, steps, buffer);
+    buffer->version = block->version;
+    buffer->steps = steps;
     buffer->current = true;
     block->buffer = index;
     return true;
@@ -83,9 +119,8 @@ static uint64_t slowest_clock(const struct shard *shard, const struct shard_bloc
 static enum status send_answer(struct shard *shard, struct shard_block *block, uint32_t rank) {
     struct channel *channel = shard->config.channel;
     const struct shard_lane *lane = &block->lanes[rank];
-    struct shard_buffer *buffer = &shard->buffers[block->buffer];
     struct frame frame = {.kind = FRAME_WEIGHTS,
-                          .codec = (uint8_t)shard->pull->id,
+                          .codec = CODEC_F32,
                           .job = shard->config.job_id,
                           .epoch = shard->config.epoch,
                           .session = lane->record.session,
@@ -93,21 +128,34 @@ static enum status send_answer(struct shard *shard, struct shard_block *block, u
                           .block_version = block->version,
                           .block = block->plan->id,
                           .value_count = (uint32_t)block->plan->count,
-                          .payload_bytes = (uint32_t)buffer->used,
-                          .payload_xxh3 = buffer->xxh3,
                           .scalar = lane->counted,
                           .staleness = lane->staleness,
                           .rank = (uint16_t)rank,
                           .ticket = lane->ticket};
+    const uint8_t *payload = (const uint8_t *)block->weights;
+    size_t bytes = (size_t)block->plan->count * sizeof(float);
     uint8_t header[FRAME_BYTES];
+    if (lane->exact) {
+        frame.payload_xxh3 = checksum_xxh3(payload, bytes);
+    } else {
+        const struct shard_buffer *buffer = &shard->buffers[block->buffer];
+        frame.codec = buffer->codec;
+        frame.payload_xxh3 = buffer->xxh3;
+        payload = buffer->bytes;
+        bytes = buffer->used;
+    }
+    frame.payload_bytes = (uint32_t)bytes;
     frame_encode(&frame, header);
-    return channel->ops->send(channel, rank, header, buffer->bytes, buffer->used, block->buffer);
+    return channel->ops->send(channel, rank, header, payload, bytes,
+                              lane->exact ? COOKIE_EXACT : block->buffer);
 }
 
 /* What the worker computes its next gradient of, for delay compensation. */
 static void keep_copy(const struct shard_block *block, struct shard_lane *lane) {
     if (lane->copy != NULL) {
-        memcpy(lane->copy, block->weights, (size_t)block->plan->count * sizeof(float));
+        const float *sent =
+            block->replica.values != NULL && !lane->exact ? block->replica.values : block->weights;
+        memcpy(lane->copy, sent, (size_t)block->plan->count * sizeof(float));
         lane->copy_version = block->version;
     }
 }
@@ -122,7 +170,7 @@ static bool answer_block(struct shard *shard, struct shard_block *block, bool *s
             (!shard->released && !admission_answer(&shard->discipline, clock, slowest))) {
             continue;
         }
-        if (!encode_block(shard, block)) {
+        if (!lane->exact && !encode_block(shard, block, lane)) {
             return false;
         }
         enum status status = send_answer(shard, block, rank);
@@ -132,7 +180,9 @@ static bool answer_block(struct shard *shard, struct shard_block *block, bool *s
         /* A lost worker's answer is dropped; the control channel decides what its loss means. */
         reply_cancel(shard, block, rank);
         if (status == STATUS_OK) {
-            shard->buffers[block->buffer].sends++;
+            if (!lane->exact) {
+                shard->buffers[block->buffer].sends++;
+            }
             shard->counters.answers++;
             *sent = true;
             keep_copy(block, lane);

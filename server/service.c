@@ -253,15 +253,14 @@ static enum status take_change(struct service *service, const Rubato__Change *ch
     struct shard_order order = {.kind = SHARD_RELEASE};
     char why[256];
     if (change->stage == RUBATO__CHANGE__STAGE__APPLY) {
-        struct job job = *service->job;
-        (void)snprintf(job.mode, sizeof job.mode, "%.*s", (int)sizeof job.mode - 1, change->mode);
         order.kind = SHARD_CHANGE;
-        if (job_discipline(&job, &order.discipline, why, sizeof why) != STATUS_OK) {
+        if (discipline_change(service->job, change->mode, &order.discipline, why, sizeof why) !=
+            STATUS_OK) {
             return STATUS_CORRUPT;
         }
-        log_info("mode changed from %s to %s at step %" PRIu64 " by %.64s", service->mode, job.mode,
-                 change->step, change->by);
-        memcpy(service->mode, job.mode, sizeof service->mode);
+        log_info("mode changed from %s to %s at step %" PRIu64 " by %.64s", service->mode,
+                 change->mode, change->step, change->by);
+        (void)snprintf(service->mode, sizeof service->mode, "%s", change->mode);
         service->changed = 0;
     } else if (change->stage != RUBATO__CHANGE__STAGE__LIMIT) {
         return STATUS_CORRUPT;

@@ -2,6 +2,9 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "compression/cast.h"
+#include "compression/decoder.h"
+#include "proto/codec_spec.h"
 #include "server/shard_parts.h"
 
 #include <inttypes.h>
@@ -19,10 +22,6 @@ static uint64_t owned_blocks(const struct plan *plan, uint64_t id) {
 
 void shard_channel_config(const struct job *job, const struct plan *plan, uint64_t id,
                           struct channel_config *config) {
-    const struct codec *push = codec_find(job->push);
-    ASSERT(push != NULL);
-    size_t first_weights = (size_t)plan->largest_block * sizeof(float);
-    size_t gradient = push->bound((size_t)plan->largest_block);
     uint64_t blocks = owned_blocks(plan, id);
     /* Every worker's push of every block may be held at once; the rest is for repetitions, pulls
      * and commits, which are released as soon as they are read. */
@@ -30,7 +29,8 @@ void shard_channel_config(const struct job *job, const struct plan *plan, uint64
     *config = (struct channel_config){
         .peers_max = (uint32_t)job->workers,
         .slots = (uint32_t)slots,
-        .slot_bytes = first_weights > gradient ? first_weights : gradient,
+        /* A push of any codec, or the first weights in f32. */
+        .slot_bytes = decoder_payload_max((size_t)plan->largest_block),
         .sends_max = (uint32_t)(2 * blocks * (uint64_t)job->workers + 64),
     };
 }
@@ -58,10 +58,12 @@ static struct extent measure(const struct shard *shard) {
         size_t scratch = optimizer_scratch_bytes(&shard->optimizer, &piece);
         extent.bytes += 2 * arena_need((size_t)block->count * sizeof(float)) +
                         arena_need(optimizer_state_bytes(&shard->optimizer, &piece)) +
-                        lane_bytes(shard, block);
+                        replica_bytes(shard, block) + lane_bytes(shard, block);
         extent.scratch = scratch > extent.scratch ? scratch : extent.scratch;
         extent.largest = block->count > extent.largest ? block->count : extent.largest;
     }
+    size_t decoder = decoder_scratch_bytes((size_t)extent.largest);
+    extent.scratch = decoder > extent.scratch ? decoder : extent.scratch;
     return extent;
 }
 
@@ -90,7 +92,9 @@ static void block_init(struct shard *shard, struct shard_block *block,
     block->weights = arena_take(arena, bytes);
     block->sum = arena_take(arena, bytes);
     block->state = state > 0 ? arena_take(arena, state) : NULL;
+    block->votes = true;
     block->buffer = SHARD_NO_BUFFER;
+    replica_init(shard, block);
     block->lanes = arena_take(arena, shard->workers * sizeof(struct shard_lane));
     for (uint32_t rank = 0; rank < shard->workers; rank++) {
         block->lanes[rank].slot = SHARD_NO_SLOT;
@@ -127,7 +131,7 @@ static void lay_out(struct shard *shard, const struct extent *extent, size_t buf
     const struct plan *plan = shard->config.plan;
     size_t blocks = (size_t)shard->block_count;
     size_t fragments = (size_t)plan->fragment_count;
-    shard->scratch = extent->scratch > 0 ? arena_take(arena, extent->scratch) : NULL;
+    shard->scratch = arena_take(arena, extent->scratch);
     shard->blocks = arena_take(arena, blocks * sizeof(struct shard_block));
     shard->index = arena_take(arena, (size_t)plan->block_count * sizeof(uint64_t));
     shard->parts = arena_take(arena, fragments * sizeof(uint64_t));
@@ -155,7 +159,7 @@ static enum status find_discipline(struct shard *shard) {
     TRY(job_discipline(job, &shard->after, why, sizeof why));
     TRY(admission_scale_find(job->staleness_scale, &shard->scale));
     shard->discipline = shard->after;
-    if (job->sync_warmup > 0 && !discipline_by_round(&shard->after)) {
+    if (shard->after.sync_warmup > 0) {
         shard->discipline =
             (struct discipline){.local_steps = 1, .fragments = 1, .quorum = job->workers};
     }
@@ -166,20 +170,29 @@ static enum status find_discipline(struct shard *shard) {
     return update_init(shard);
 }
 
+static bool votes(const struct job *job) {
+    struct codec_spec push;
+    char why[256];
+    ASSERT(codec_parse(job->push, &push, why, sizeof why)); // job_table checked it
+    return push.codec == CODEC_SIGNSGD;
+}
+
 enum status shard_init(struct shard *shard, const struct shard_config *config) {
     *shard = (struct shard){.config = *config, .round = 1};
     atomic_init(&shard->lost_worker, -1);
     shard->workers = shard->living = (uint32_t)config->job->workers;
     ASSERT_OP(shard->workers, <=, SHARD_WORKERS_MAX);
     TRY(find_discipline(shard));
-    shard->pull = codec_find(config->job->pull);
-    ASSERT(shard->pull != NULL);
+    shard->pull = CODEC_BF16;
+    ASSERT(delta_find(config->job->pull, &shard->delta) ||
+           cast_find(config->job->pull, &shard->pull));
+    shard->votes = votes(config->job);
     shard->block_count = owned_blocks(config->plan, config->id);
     /* A few more than blocks: while workers at different paces still receive older versions, newer
      * ones can be encoded. */
     shard->buffer_count = (uint32_t)(shard->block_count + 16);
     struct extent extent = measure(shard);
-    size_t buffer_bytes = shard->pull->bound((size_t)extent.largest) + MEMORY_ALIGN;
+    size_t buffer_bytes = cast_bytes(shard->pull, (size_t)extent.largest) + MEMORY_ALIGN;
     TRY(arena_init(&shard->arena, arena_bytes(shard, &extent, buffer_bytes)));
     lay_out(shard, &extent, buffer_bytes);
     for (uint64_t i = 0; i < config->plan->fragment_count && shard_part(shard, shard->round) == 0;
@@ -213,13 +226,12 @@ void shard_free(struct shard *shard) {
 /* Worker 0 brings a block's first weights; later ones change nothing. */
 static void take_init(struct shard *shard, struct shard_block *block,
                       const struct channel_event *event) {
-    const struct codec *plain = codec_by_id(CODEC_F32);
     if (block->ready) {
         shard->counters.duplicates++;
         return;
     }
-    if (plain->decode(event->payload, event->payload_bytes, block->weights,
-                      (size_t)block->plan->count) != STATUS_OK) {
+    if (decoder_set(CODEC_F32, event->payload, event->payload_bytes, block->weights,
+                    (size_t)block->plan->count, NULL) != STATUS_OK) {
         shard->counters.corrupt++;
         return;
     }
@@ -247,6 +259,8 @@ static bool take_frame(struct shard *shard, const struct frame *frame,
         struct shard_lane *lane = &block->lanes[frame->rank];
         if (frame->ticket >= lane->ticket) {
             lane->ticket = frame->ticket;
+            lane->has = (struct delta_place){frame->block_version, frame->check};
+            lane->exact = frame->exact;
             reply_due(shard, block, frame->rank);
         }
     } else if (frame->kind == FRAME_INIT && frame->rank == 0 && sized &&

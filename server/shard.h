@@ -20,8 +20,10 @@
  * that has made all its reports.
  *
  * Memory is one arena, from the plan: weights and sum in f32 (8 bytes a value), the optimizer's
- * state (optimizer_state_bytes(): 8 bytes a value with AdamW in f32, 4 in bf16), encoded answers,
- * and with --delay-base copies 4 bytes a value and worker. The channel's slots hold compressed
+ * state (optimizer_state_bytes(): 8 bytes a value with AdamW in f32, 4 in bf16), encoded answers (2
+ * bytes a value, 4 with --pull none), with --pull delta-int8 or delta-int4 a replica and its last
+ * steps (5 or 5.5 bytes a value: 1 or 3 steps are cheaper on the wire than the whole), and with
+ * --delay-base copies 4 bytes a value and worker. The channel's slots hold compressed
  * frames, at most one a block and worker: in rounds of all those that wait for a lower rank, in
  * rounds of a quorum all that have come, by themselves those without their commit. They are
  * decoded once, into the sum.
@@ -32,7 +34,7 @@
 #include "base/memory.h"
 #include "base/ring.h"
 #include "base/wake.h"
-#include "compression/codec.h"
+#include "compression/delta.h"
 #include "kernels/optimizer_state.h"
 #include "proto/frame.h"
 #include "proto/job.h"
@@ -45,6 +47,7 @@
 
 #define SHARD_NO_SLOT   UINT32_MAX
 #define SHARD_NO_BUFFER UINT32_MAX
+#define REPLICA_WHOLE   UINT32_MAX
 
 /* One worker's dealings with one block. */
 struct shard_lane {
@@ -52,17 +55,29 @@ struct shard_lane {
     uint32_t slot;          /* the held push's, or SHARD_NO_SLOT */
     const uint8_t *payload; /* in the slot */
     size_t payload_bytes;
-    const struct codec *codec;
-    uint64_t base_version; /* of the weights that the held gradient is of */
-    double weight;         /* of the held push */
-    double counted;        /* what the last one that had its turn counted with */
-    uint32_t held_ticket;  /* of the held push */
-    uint32_t ticket;       /* of the last request that may be answered */
-    uint32_t staleness;    /* of the last push that had its turn */
-    bool summed;           /* the held push is in the sum of the open round */
-    bool due;              /* the worker waits for an answer */
-    float *copy;           /* [plan.count] weights last sent; NULL without --delay-base copies */
+    uint8_t codec;          /* enum codec_id of it */
+    uint64_t base_version;  /* of the weights that the held gradient is of */
+    double weight;          /* of the held push */
+    double counted;         /* what the last one that had its turn counted with */
+    uint32_t held_ticket;   /* of the held push */
+    uint32_t held_check;    /* of the replica of base_version, as the held push says */
+    uint32_t ticket;        /* of the last request that may be answered */
+    struct delta_place has; /* the replica that the worker had then */
+    bool exact;             /* and it asked for the weights themselves */
+    uint32_t staleness;     /* of the last push that had its turn */
+    bool summed;            /* the held push is in the sum of the open round */
+    bool due;               /* the worker waits for an answer */
+    float *copy;            /* [plan.count] what was last sent; NULL without --delay-base copies */
     uint64_t copy_version;
+};
+
+/* What the workers have of a block (replica.c). All zero without --pull delta-*. */
+struct shard_replica {
+    float *values;                            /* [plan.count] */
+    struct delta_place at;                    /* check DELTA_NONE: there is none yet */
+    uint32_t steps_max, steps, next;          /* room; how many there are; slot of the next */
+    uint8_t *bytes;                           /* [steps_max][delta_step_bytes()] */
+    struct delta_place from[DELTA_STEPS_TOP]; /* where the step in each slot starts */
 };
 
 struct shard_block {
@@ -70,15 +85,18 @@ struct shard_block {
     float *weights, *sum;          /* [plan.count] f32 */
     void *state;                   /* the optimizer's; NULL where it has none */
     double weight, sum_of_squares; /* of what is in the sum */
+    bool damaged;                  /* a push of the round could not be decoded */
+    bool votes;                    /* all of the round's pushes so far are signs alone */
     uint64_t version;              /* rounds or pushes that had their turn, skipped ones too */
     uint64_t updates;              /* optimizer steps */
     uint64_t base_steps;           /* the schedule's step when the discipline began */
     uint64_t base_version;         /* and the version */
     uint32_t next_rank;            /* ranks below are in the sum (rounds of all) */
     bool ready;                    /* has weights */
-    uint32_t buffer;               /* that holds the answer of `version` */
+    uint32_t buffer;               /* that holds the last encoded answer, while it is good */
     uint32_t due;                  /* lanes with an answer due */
     struct shard_lane *lanes;      /* [workers] */
+    struct shard_replica replica;
 };
 
 /* An encoded answer; several sends may share it. */
@@ -86,8 +104,11 @@ struct shard_buffer {
     uint8_t *bytes;
     size_t used;
     uint64_t xxh3;
-    uint32_t sends; /* in flight */
-    bool current;   /* its block still points at it */
+    uint8_t codec;
+    uint64_t version; /* of the block; */
+    uint32_t steps;   /* that of the replica are in it, or REPLICA_WHOLE */
+    uint32_t sends;   /* in flight */
+    bool current;     /* its block still points at it */
 };
 
 /* A worker's word that all of push `seq` is on its way (modes that apply each push by itself). */
@@ -142,9 +163,11 @@ struct shard {
     enum staleness_scale scale;
     bool copies; /* lanes have one */
     struct optimizer optimizer;
-    double outer_rate; /* local modes: the learning rate */
-    void *scratch;     /* optimizer_scratch_bytes() of the hungriest block */
-    const struct codec *pull;
+    double outer_rate;          /* local modes: the learning rate */
+    void *scratch;              /* what a step or a decoder needs of the hungriest block */
+    bool votes;                 /* --push signsgd: a round's step is the sign of what most say */
+    uint8_t pull;               /* enum codec_id of whole blocks in answers */
+    uint8_t delta;              /* of replicas' steps; CODEC_F32: there are no replicas */
     struct shard_block *blocks; /* [block_count], ascending ids */
     uint64_t block_count;
     uint64_t *index;           /* [plan.block_count] -> position in blocks, or UINT64_MAX */

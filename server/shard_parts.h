@@ -21,6 +21,10 @@ void push_release(struct shard *shard, struct shard_lane *lane);
  * owed an answer. */
 void push_had_turn(struct shard *shard, struct shard_block *block, uint32_t rank, double weight);
 
+/* The held push's payload is malformed, although its check-sum is right: says so. It counts as one
+ * that is not finite. */
+void push_damaged(struct shard *shard, const struct shard_block *block, uint32_t rank);
+
 /* The held push came too late: its turn, with weight 0. */
 void push_drop(struct shard *shard, struct shard_block *block, uint32_t rank);
 
@@ -69,6 +73,22 @@ void update_block(struct shard *shard, struct shard_block *block, const struct u
 
 /* The step of the job's schedule that the block has reached. */
 uint64_t update_position(const struct shard *shard, const struct shard_block *block);
+
+/* ---- replica.c: --pull delta-* ---- */
+
+/* Arena bytes of a block's replica; and where it is laid out. Frozen blocks have none. */
+size_t replica_bytes(const struct shard *shard, const struct plan_block *plan);
+void replica_init(struct shard *shard, struct shard_block *block);
+
+/* Brings the replica to the block's version, in one step, if it is not there. */
+void replica_follow(const struct shard *shard, struct shard_block *block);
+
+/* Steps from a worker's replica to this one; REPLICA_WHOLE: they are not at hand. */
+uint32_t replica_steps_from(const struct shard_block *block, const struct delta_place *place);
+
+/* payload = the last `steps` steps; returns its bytes, fewer than 2 a value. */
+size_t replica_encode(const struct shard *shard, const struct shard_block *block, uint32_t steps,
+                      uint8_t *payload);
 
 /* ---- reply.c: answers to workers ---- */
 

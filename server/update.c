@@ -2,6 +2,7 @@
 #include "base/assert.h"
 #include "server/shard_parts.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The servers' optimizer after local steps, on the mean of what workers moved by. "average" is
@@ -30,7 +31,8 @@ enum status update_init(struct shard *shard) {
     shard->optimizer = (struct optimizer){.beta1 = (float)job->beta1,
                                           .beta2 = (float)job->beta2,
                                           .eps = (float)job->eps,
-                                          .momentum = (float)job->momentum};
+                                          .momentum = (float)job->momentum,
+                                          .freeze_v_after = job->freeze_v_after};
     if (!moment_find(job->moments, &shard->optimizer.moments)) {
         return STATUS_INVALID;
     }
@@ -45,15 +47,40 @@ struct optimizer_piece update_piece(const struct plan_block *plan) {
         .rows = (int64_t)plan->rows, .cols = (int64_t)plan->cols, .hidden = plan->hidden};
 }
 
-/* Where each push is an update, a round of all workers' pushes is one step of the schedule, and
- * moves the weights as far: with SGD, lr / W each adds up to lr times the mean gradient. W is the
- * job's, also when some workers have gone. */
+/* Where each push is an update, a round of all workers' pushes is one step of the schedule. W is
+ * the job's, also when some workers have gone. */
 static uint64_t pushes_a_step(const struct shard *shard) {
     return shard->by_round ? 1 : (uint64_t)shard->workers;
 }
 
 uint64_t update_position(const struct shard *shard, const struct shard_block *block) {
     return block->base_steps + (block->version - block->base_version) / pushes_a_step(shard);
+}
+
+/* How far one push moves the weights, as a part of a step. lr / W each adds up to a step of SGD. An
+ * optimizer that divides by the gradient's own size sees pushes whose noise is sqrt(W) times that
+ * of their mean, so lr / sqrt(W) each adds up to its step. */
+static double push_part(const struct shard *shard) {
+    double pushes = (double)pushes_a_step(shard);
+    enum optimizer_kind kind = shard->optimizer.kind;
+    bool additive = shard->discipline.local || kind == OPTIMIZER_SGD || kind == OPTIMIZER_NESTEROV;
+    return additive ? 1 / pushes : 1 / sqrt(pushes);
+}
+
+/* The optimizer as it is for single pushes of several workers: gradients that are late act as
+ * momentum themselves (Mitliagkas et al. 2016, arXiv 1605.09774), and the second moment needs more
+ * of the noisier gradients. */
+static struct optimizer optimizer_now(const struct shard *shard) {
+    const struct job *job = shard->config.job;
+    struct optimizer optimizer = shard->optimizer;
+    if (shard->by_round || shard->workers == 1 || shard->discipline.local) {
+        return optimizer;
+    }
+    optimizer.beta1 = (float)job->push_momentum;
+    optimizer.momentum = (float)job->push_momentum;
+    optimizer.beta2 = (float)(job->push_beta2 > 0 ? job->push_beta2
+                                                  : pow(job->beta2, 1.0 / (double)shard->workers));
+    return optimizer;
 }
 
 static double learning_rate(const struct shard *shard, const struct shard_block *block) {
@@ -66,11 +93,12 @@ static double learning_rate(const struct shard *shard, const struct shard_block 
 
 /* Moves the gradient in the sum to where the weights are now. */
 static void compensate(struct shard *shard, struct shard_block *block,
-                       const struct optimizer_update *terms, const struct shard_lane *lane) {
+                       const struct optimizer *optimizer, const struct optimizer_update *terms,
+                       const struct shard_lane *lane) {
     struct optimizer_piece piece = update_piece(block->plan);
     /* After a lost answer the copy may be of newer weights than the worker had: then estimate. */
     bool exact = lane->copy != NULL && lane->copy_version == lane->base_version;
-    optimizer_delay_compensate(&shard->optimizer, terms, &piece, block->weights, block->state,
+    optimizer_delay_compensate(optimizer, terms, &piece, block->weights, block->state,
                                exact ? lane->copy : NULL, (float)shard->config.job->delay_comp,
                                lane->staleness, block->sum, shard->scratch);
 }
@@ -78,17 +106,19 @@ static void compensate(struct shard *shard, struct shard_block *block,
 void update_block(struct shard *shard, struct shard_block *block, const struct update *update) {
     const struct job *job = shard->config.job;
     struct optimizer_piece piece = update_piece(block->plan);
-    double rate = learning_rate(shard, block) * update->rate / (double)pushes_a_step(shard);
-    bool local = shard->discipline.local;
-    struct optimizer_update terms = {
-        .lr = (float)rate,
-        .decay = local ? 0 : (float)(job->weight_decay * block->plan->decay),
-        .grad_scale = update->grad_scale,
-        .step = (int64_t)block->updates + 1};
+    struct optimizer optimizer = optimizer_now(shard);
+    double part = push_part(shard);
+    double rate = learning_rate(shard, block) * update->rate * part;
+    /* lr x decay of all pushes is that of a step. */
+    double decay = job->weight_decay * block->plan->decay / (part * (double)pushes_a_step(shard));
+    struct optimizer_update terms = {.lr = (float)rate,
+                                     .decay = shard->discipline.local ? 0 : (float)decay,
+                                     .grad_scale = update->grad_scale,
+                                     .step = (int64_t)block->updates + 1};
     if (update->lane != NULL && job->delay_comp > 0) {
-        compensate(shard, block, &terms, update->lane);
+        compensate(shard, block, &optimizer, &terms, update->lane);
     }
-    optimizer_step(&shard->optimizer, &terms, &piece, block->weights, block->state, block->sum,
+    optimizer_step(&optimizer, &terms, &piece, block->weights, block->state, block->sum,
                    shard->scratch);
     block->updates++;
 }

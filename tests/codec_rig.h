@@ -21,7 +21,8 @@ enum { CODEC_RIG_TEXTS = 35 };
 /* Every codec and every suffix at least once. */
 extern const char *const codec_rig_texts[CODEC_RIG_TEXTS];
 
-/* The spec of a text, which must be a good one; ",residual=TYPE" after its arguments is taken, too. */
+/* The spec of a text, which must be a good one; ",residual=TYPE" after its arguments is taken,
+ * too. */
 struct codec_spec codec_rig_spec(const char *text);
 
 /* loops: NULL for the chip's best. */

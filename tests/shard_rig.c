@@ -3,6 +3,8 @@
 #include "base/checksum.h"
 #include "tests/test.h"
 
+#include <math.h>
+
 void rig_prepare(struct rig *rig, const char *mode, int64_t workers) {
     options_init(&rig->options, job_table, job_table_count, &rig->job);
     (void)snprintf(rig->job.mode, sizeof rig->job.mode, "%s", mode);
@@ -16,6 +18,7 @@ void rig_prepare(struct rig *rig, const char *mode, int64_t workers) {
     rig->job.momentum = 0;
     rig->job.weight_decay = 0;
     rig->job.clip = 0;
+    rig->job.sync_warmup = 0;
     rig->weight = 1;
 }
 
@@ -24,6 +27,12 @@ void rig_open(struct rig *rig, uint64_t shards, uint64_t id) {
         {.name = "w", .dims = 2, .shape = {6, 2}, .decay = true},
         {.name = "b", .dims = 1, .shape = {3}}};
     uint64_t sessions[RIG_WORKERS];
+    /* What single pushes are stepped with, where a test does not say otherwise. */
+    if (rig->job.push_momentum == 0) {
+        rig->job.push_momentum =
+            strcmp(rig->job.optimizer, "sgd") == 0 ? rig->job.momentum : rig->job.beta1;
+    }
+    rig->job.push_beta2 = rig->job.beta2;
     struct plan_options options = job_plan_options(&rig->job, shards);
     options.block_values = RIG_VALUES;
     CHECK_INT(plan_build(&rig->plan, tensors, 2, &options), STATUS_OK);
@@ -200,11 +209,14 @@ void twin_step(struct twin *twin, const struct rig *rig, uint64_t block, const f
     const struct job *job = &rig->job;
     int64_t updates_a_step = rig->shard.by_round ? 1 : job->workers;
     double rate = job_learning_rate(job, (int64_t)twin->version[block] / updates_a_step);
-    float lr = (float)(rate / (double)updates_a_step);
-    float decay = (float)(job->weight_decay * rig->plan.blocks[block].decay);
+    bool sgd_like = strcmp(job->optimizer, "sgd") == 0;
+    double part = sgd_like ? 1.0 / (double)updates_a_step : 1 / sqrt((double)updates_a_step);
+    float lr = (float)(rate * part);
+    float decay = (float)(job->weight_decay * rig->plan.blocks[block].decay /
+                          (part * (double)updates_a_step));
     int64_t step = (int64_t)++twin->updates[block];
     twin->version[block]++;
-    if (strcmp(job->optimizer, "sgd") == 0) {
+    if (sgd_like) {
         struct sgd sgd = {.lr = lr,
                           .momentum = (float)job->momentum,
                           .decay = decay,

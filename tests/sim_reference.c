@@ -1,7 +1,10 @@
 #include "tests/sim_reference.h"
 
 #include "base/memory.h"
-#include "compression/codec.h"
+#include "compression/cast.h"
+#include "compression/decoder.h"
+#include "compression/delta.h"
+#include "compression/push_codec.h"
 #include "kernels/optimizer.h"
 #include "kernels/optimizer_state.h"
 #include "proto/discipline.h"
@@ -26,8 +29,9 @@ struct reference {
     int64_t *tokens_since; /* [workers][fragments] */
     double weight;         /* of what is in the sum */
     int32_t *tokens, *targets;
-    uint8_t *wire;
-    size_t wire_capacity;
+    uint8_t *wire;              /* of any push */
+    void *scratch;              /* of a decoder */
+    struct push_codec **pushes; /* [workers] */
 };
 
 static void *take(size_t count, size_t bytes) {
@@ -47,31 +51,47 @@ static bool in_fragment(const struct plan_block *block, uint64_t fragment) {
     return block->fragment == fragment;
 }
 
-/* to = decode(encode(master)), block by block, as a pull does; all blocks, or a fragment's. */
-static void pull(struct reference *r, float *to, bool all, uint64_t fragment) {
-    const struct codec *codec = codec_find(r->job->pull);
+/* One block of the master -> to, as a pull does. A delta's replica moves by a step at each pull but
+ * the first, which is `whole`. */
+static void pull_block(struct reference *r, const struct plan_block *block, float *to, bool whole) {
+    const float *from = r->master + block->offset;
+    uint8_t codec = CODEC_F32;
+    size_t count = (size_t)block->count;
+    if (cast_find(r->job->pull, &codec)) {
+        cast_encode(codec, from, count, r->wire);
+        CHECK(decoder_set(codec, r->wire, cast_bytes(codec, count), to, count, NULL) == STATUS_OK);
+        return;
+    }
+    CHECK(delta_find(r->job->pull, &codec));
+    if (whole || block->fragment == PLAN_FROZEN || delta_steps_max(codec, count) == 0) {
+        delta_rebase(from, to, count);
+    } else {
+        CHECK(delta_encode_step(codec, from, to, count, r->wire));
+    }
+}
+
+/* All blocks, or a fragment's. `to` is as the last pull left it, if it was not the first. */
+static void pull(struct reference *r, float *to, bool all, uint64_t fragment, bool first) {
     for (uint64_t id = 0; id < r->plan->block_count; id++) {
         const struct plan_block *block = &r->plan->blocks[id];
-        size_t bytes = 0;
         if (all || in_fragment(block, fragment)) {
-            CHECK(codec->encode(r->master + block->offset, block->count, r->wire, r->wire_capacity,
-                                &bytes) == STATUS_OK);
-            CHECK(codec->decode(r->wire, bytes, to + block->offset, block->count) == STATUS_OK);
+            pull_block(r, block, to + block->offset, first);
         }
     }
 }
 
-/* sum += decode(encode(grad)), block by block, as a push does. */
-static void push(struct reference *r, uint64_t fragment, double weight) {
-    const struct codec *codec = codec_find(r->job->push);
+/* sum += decode(encode(grad)), block by block, as push number `report` (from 1) of a worker
+ * does. */
+static void push(struct reference *r, int64_t rank, int64_t report, uint64_t fragment,
+                 double weight) {
     for (uint64_t id = 0; id < r->plan->block_count; id++) {
         const struct plan_block *block = &r->plan->blocks[id];
-        size_t bytes = 0;
+        struct encoder_result result;
         if (in_fragment(block, fragment)) {
-            CHECK(codec->encode(r->grad + block->offset, block->count, r->wire, r->wire_capacity,
-                                &bytes) == STATUS_OK);
-            CHECK(codec->decode_add(r->wire, bytes, r->sum + block->offset, block->count) ==
-                  STATUS_OK);
+            push_codec_encode(r->pushes[rank], id, (uint64_t)report, r->grad + block->offset,
+                              r->wire, &result);
+            CHECK(decoder_add(result.codec, r->wire, result.bytes, r->sum + block->offset,
+                              block->count, r->scratch) == STATUS_OK);
         }
     }
     r->weight += weight;
@@ -110,14 +130,26 @@ static void step_block(const struct reference *r, const struct optimizer *optimi
                        grad + first, NULL);
 }
 
+/* --push signsgd: where most say so, all do. */
+static void vote(struct reference *r) {
+    struct codec_spec spec;
+    char why[256];
+    CHECK(codec_parse(r->job->push, &spec, why, sizeof why));
+    for (uint64_t i = 0; spec.codec == CODEC_SIGNSGD && i < r->plan->value_count; i++) {
+        r->sum[i] = (float)r->weight * (float)((r->sum[i] > 0) - (r->sum[i] < 0));
+    }
+}
+
 /* The servers' step of a round on what is in the sum, which is then empty. */
 static void close_round(struct reference *r, int64_t place, uint64_t fragment) {
     const struct job *job = r->job;
+    vote(r);
     bool local = r->discipline.local;
     bool nesterov = local && strncmp(job->mode, "diloco", 6) == 0;
     struct optimizer optimizer = optimizer_of(job, nesterov ? "nesterov"
                                                    : local  ? "sgd"
                                                             : job->optimizer);
+    optimizer.freeze_v_after = job->freeze_v_after;
     if (local) {
         optimizer.momentum = nesterov ? (float)job->outer_momentum : 0;
     }
@@ -171,10 +203,10 @@ static void sync_rounds(struct reference *r) {
     const struct job *job = r->job;
     double whole = (double)(job->accumulate * job->batch * job->seq_len);
     for (int64_t place = 0; place < job->steps; place++) {
-        pull(r, r->anchor, true, 0);
+        pull(r, r->anchor, true, 0, place == 0);
         for (int64_t rank = 0; rank < job->workers; rank++) {
             int64_t tokens = compute(r, place, rank, r->anchor);
-            push(r, 0, (double)tokens / whole);
+            push(r, rank, place + 1, 0, (double)tokens / whole);
         }
         close_round(r, place, 0);
     }
@@ -254,14 +286,14 @@ static void own_report(struct reference *r, int64_t report, int64_t rank, uint64
     for (uint64_t i = 0; i < r->plan->value_count; i++) {
         r->grad[i] = (r->anchor[i] - own[i]) * (float)weight;
     }
-    push(r, fragment, weight);
+    push(r, rank, report, fragment, weight);
 }
 
 static void local_rounds(struct reference *r) {
     const struct job *job = r->job;
     uint64_t fragments = (uint64_t)r->discipline.fragments;
     int64_t reports = discipline_reports(&r->discipline, job->steps);
-    pull(r, r->anchor, true, 0);
+    pull(r, r->anchor, true, 0, true);
     for (int64_t rank = 0; rank < job->workers; rank++) {
         memcpy(r->own + (uint64_t)rank * r->plan->value_count, r->anchor,
                (size_t)r->plan->value_count * sizeof(float));
@@ -284,7 +316,7 @@ static void local_rounds(struct reference *r) {
             own_report(r, report, rank, fragment);
         }
         close_round(r, 0, fragment);
-        pull(r, r->anchor, false, fragment);
+        pull(r, r->anchor, false, fragment, false);
     }
 }
 
@@ -306,10 +338,14 @@ void sim_reference(const struct job *job, const struct plan *plan, const struct 
                           .tokens_since = take(workers * (size_t)plan->fragment_count, 8),
                           .tokens = take(batch, 4),
                           .targets = take(batch, 4),
-                          .wire = take((size_t)plan->largest_block + 1024, 8),
-                          .wire_capacity = ((size_t)plan->largest_block + 1024) * 8};
+                          .wire = take((size_t)plan->largest_block + 64, 8),
+                          .scratch = take(decoder_scratch_bytes((size_t)plan->largest_block), 1),
+                          .pushes = take(workers, sizeof(struct push_codec *))};
     char why[256];
     struct model_options options = {.B = job->batch, .T = job->seq_len, .training = true};
+    for (size_t rank = 0; rank < workers; rank++) {
+        CHECK(push_codec_open(job, plan, (uint32_t)rank, &r.pushes[rank]) == STATUS_OK);
+    }
     place_states(&r);
     r.state = take(r.state_at[plan->block_count], 1);
     r.own_state = take(workers * r.state_at[plan->block_count], 1);
@@ -322,11 +358,14 @@ void sim_reference(const struct job *job, const struct plan *plan, const struct 
     } else {
         sync_rounds(&r);
     }
-    pull(&r, weights, true, 0);
+    memcpy(weights, r.master, count * sizeof(float)); /* the saver's pull is exact */
     model_close(r.model);
-    void *memory[] = {r.master, r.grad,      r.sum,     r.anchor,      r.own,
-                      r.state,  r.own_state, r.updates, r.own_updates, r.tokens_since,
-                      r.tokens, r.targets,   r.wire,    r.state_at};
+    for (size_t rank = 0; rank < workers; rank++) {
+        push_codec_close(r.pushes[rank]);
+    }
+    void *memory[] = {r.master,    r.grad,     r.sum,         r.anchor,       r.own,    r.state,
+                      r.own_state, r.updates,  r.own_updates, r.tokens_since, r.tokens, r.targets,
+                      r.wire,      r.state_at, r.scratch,     r.pushes};
     for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) {
         free(memory[i]);
     }

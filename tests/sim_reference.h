@@ -4,7 +4,7 @@
  * the kernels' plain twins, a norm and weights of its own, and no server, worker or network code.
  * Sync: each step's gradients. Local modes: each worker's own steps, fragments, overlap and mix,
  * and the servers' step (average or nesterov) on the mean of what the workers moved by. What
- * travels goes through the push and pull codecs.
+ * travels goes through the push and pull codecs (with --push signsgd, --push-policy all only).
  */
 #ifndef RUBATO_TESTS_SIM_REFERENCE_H
 #define RUBATO_TESTS_SIM_REFERENCE_H

@@ -198,7 +198,8 @@ static void test_commits(void) {
                  {"local:4", 0, 1, false}, {"diloco:4", 0, 99, false}, {"ssp:1", 1, 1, false}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         struct discipline discipline = discipline_of(table[i].mode);
-        CHECK_INT(cadence_commits(&discipline, table[i].warmup, table[i].seq), table[i].commits);
+        discipline.sync_warmup = table[i].warmup;
+        CHECK_INT(cadence_commits(&discipline, table[i].seq), table[i].commits);
     }
 }
 

@@ -1,19 +1,17 @@
-/* Proves of the codecs: the wire's bytes (golden, worked out by hand from codec.h), exactness of
- * "none", rounding of "bf16" against its definition in double, the closed-form error |a - D| <= s/2
- * of "int8" with the scale against a search over all f16 numbers, that what is not finite stays
- * so, that wrong lengths are refused with the output unchanged, and that every level of vector
- * instructions this chip has gives the bits of the plain kernels, on values of all kinds and on
- * sizes around the block and vector lengths, at unaligned addresses.
+/* Proves of the codecs none, bf16 and int8, which the others build on: the wire's bytes (worked out
+ * by hand from compression/scheme.h), exactness of "none", rounding of "bf16" against its
+ * definition in double, the closed-form error |a - D| <= s / 2 of "int8" with the scale against a
+ * search over all f16 numbers, and that what is not finite stays so; on values of all kinds, with
+ * sizes around the block and vector lengths. What holds for every codec is test_codec_schemes.c's,
+ * that all levels of vector instructions give the same bits test_codec_loops.c's.
  */
 #include "base/random.h"
-#include "compression/codec_kernels.h"
-#include "tests/test.h"
+#include "tests/codec_rig.h"
 
 #include <float.h>
 #include <stdbool.h>
 
-#define MOST       5000
-#define WIRE_BYTES (4 * MOST + 64)
+#define MOST 5000
 
 static const size_t sizes[] = {0,  1,   2,   7,   8,   9,   15,  16,  17,   31,
                                33, 127, 128, 129, 143, 255, 256, 257, 1000, MOST};
@@ -41,7 +39,7 @@ static float make_value(struct random_stream *random, enum kind kind, size_t i) 
     if (kind == KIND_HUGE) return unit * FLT_MAX;
     if (kind == KIND_BITS) return f32_from_bits(bits);
     if (kind == KIND_TIES)
-        return i % INT8_BLOCK == 0 ? 127.0f : 0.5f * (float)(int)(bits % 509) - 127.0f;
+        return i % LOOP_BLOCK == 0 ? 127.0f : 0.5f * (float)(int)(bits % 509) - 127.0f;
     return unit;
 }
 
@@ -51,16 +49,6 @@ static void make_values(struct random_stream *random, enum kind kind, float *val
     if (count == 0) return;
     if (kind == KIND_ONE_NAN) values[random_below(random, count)] = f32_from_bits(0xff800001U);
     if (kind == KIND_ONE_INFINITY) values[random_below(random, count)] = -INFINITY;
-}
-
-/* Bits equal, or both NaN: see codec.h on what a sum of two NaNs is. */
-static void check_same(const float *actual, const float *expected, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        if (isnan(expected[i]))
-            CHECK(isnan(actual[i]));
-        else
-            CHECK_INT(f32_bits(actual[i]), f32_bits(expected[i]));
-    }
 }
 
 /* The value of an f16 by its definition (IEEE 754, binary16). */
@@ -122,19 +110,14 @@ static void test_scale(void) {
     CHECK_INT(int8_scale(0x7fc00000U), F16_INFINITY);
 }
 
-/* Encodes with the codec, checks length and bytes, and that the byte after them is untouched. */
 static void check_golden(const char *name, const float *values, size_t count,
                          const uint8_t *expected, size_t expected_bytes) {
-    uint8_t wire[64];
-    size_t wire_bytes = 0;
-    const struct codec *codec = codec_find(name);
-    memset(wire, 0xa5, sizeof wire);
-    CHECK(codec != NULL);
-    CHECK_INT(codec->encode(values, count, wire, sizeof wire, &wire_bytes), STATUS_OK);
-    CHECK_INT(wire_bytes, expected_bytes);
+    struct codec_rig rig = codec_rig_open(name, 1, count);
+    codec_rig_encode(&rig, 0, values, 1.0f);
+    CHECK_INT(rig.result.bytes, expected_bytes);
     for (size_t i = 0; i < expected_bytes; i++)
-        CHECK_INT(wire[i], expected[i]);
-    CHECK_INT(wire[expected_bytes], 0xa5);
+        CHECK_INT(rig.wire[i], expected[i]);
+    codec_rig_close(&rig);
 }
 
 static void test_golden(void) {
@@ -187,8 +170,8 @@ static void check_bf16(const float *values, const float *decoded, size_t count) 
 }
 
 static void check_int8(const float *values, const float *decoded, size_t count) {
-    for (size_t from = 0; from < count; from += INT8_BLOCK) {
-        size_t until = from + INT8_BLOCK < count ? from + INT8_BLOCK : count;
+    for (size_t from = 0; from < count; from += LOOP_BLOCK) {
+        size_t until = from + LOOP_BLOCK < count ? from + LOOP_BLOCK : count;
         float max = 0.0f;
         bool finite = true;
         for (size_t i = from; i < until; i++) {
@@ -212,165 +195,31 @@ static void check_values(enum codec_id id, const float *values, const float *dec
     if (id == CODEC_INT8) check_int8(values, decoded, count);
 }
 
-/* Encode, decode, decode_add of one array through the public table. */
-static void check_round_trip(const struct codec *codec, struct random_stream *random,
-                             const float *values, size_t count) {
-    static uint8_t wire[WIRE_BYTES];
-    static float decoded[MOST], sum[MOST], expected[MOST];
-    size_t bound = codec->bound(count), wire_bytes = 99;
-    CHECK(bound < sizeof wire);
-    wire[bound] = 0xa5;
-    if (bound > 0) {
-        CHECK_INT(codec->encode(values, count, wire, bound - 1, &wire_bytes), STATUS_INVALID);
-        CHECK_INT(wire_bytes, 99);
-    }
-    CHECK_INT(codec->encode(values, count, wire, bound, &wire_bytes), STATUS_OK);
-    CHECK_INT(wire_bytes, bound);
-    CHECK_INT(wire[bound], 0xa5);
-
-    CHECK_INT(codec->decode(wire, wire_bytes, decoded, count), STATUS_OK);
-    check_values(codec->id, values, decoded, count);
-
-    for (size_t i = 0; i < count; i++) {
-        sum[i] = random_unit(random) - 0.5f;
-        expected[i] = sum[i] + decoded[i];
-    }
-    CHECK_INT(codec->decode_add(wire, wire_bytes, sum, count), STATUS_OK);
-    check_same(sum, expected, count);
-}
-
 static void test_round_trip(void) {
+    static const struct {
+        const char *name;
+        enum codec_id id;
+    } codecs[] = {{"none", CODEC_F32}, {"bf16", CODEC_BF16}, {"int8", CODEC_INT8}};
     static float values[MOST];
     struct random_stream random;
-    size_t codec_count = 0;
-    const struct codec *const *codecs = codec_all(&codec_count);
     random_open(&random, 2, RANDOM_CODEC, 2);
-    CHECK_INT(codec_count, 3);
-    for (size_t c = 0; c < codec_count; c++) {
-        for (int kind = 0; kind < KIND_COUNT; kind++) {
-            for (size_t s = 0; s < SIZE_COUNT; s++) {
-                make_values(&random, (enum kind)kind, values, sizes[s]);
-                check_round_trip(codecs[c], &random, values, sizes[s]);
-            }
-        }
-    }
-}
-
-static void test_registry(void) {
-    size_t codec_count = 0;
-    const struct codec *const *codecs = codec_all(&codec_count);
-    for (size_t c = 0; c < codec_count; c++) {
-        CHECK(codec_find(codecs[c]->name) == codecs[c]);
-        CHECK(codec_by_id((uint8_t)codecs[c]->id) == codecs[c]);
-    }
-    CHECK(codec_find("") == NULL && codec_find("int") == NULL && codec_find("int88") == NULL);
-    CHECK(codec_by_id(3) == NULL && codec_by_id(255) == NULL);
-}
-
-/* Every length but the right one is refused, and nothing is written. */
-static void test_lengths(void) {
-    static uint8_t wire[WIRE_BYTES];
-    float sum[129], before[129];
-    size_t codec_count = 0;
-    const struct codec *const *codecs = codec_all(&codec_count);
-    memset(wire, 0x11, sizeof wire);
-    for (size_t i = 0; i < 129; i++)
-        before[i] = sum[i] = (float)i;
-    for (size_t c = 0; c < codec_count; c++) {
-        for (size_t s = 0; s < SIZE_COUNT && sizes[s] <= 129; s++) {
-            size_t count = sizes[s], right = codecs[c]->bound(count);
-            for (size_t bytes = 0; bytes < right + 140; bytes++) {
-                if (bytes == right) continue;
-                CHECK_INT(codecs[c]->decode_add(wire, bytes, sum, count), STATUS_CORRUPT);
-                CHECK_INT(codecs[c]->decode(wire, bytes, sum, count), STATUS_CORRUPT);
-            }
-        }
-        CHECK_INT(memcmp(sum, before, sizeof sum), 0);
-    }
-}
-
-struct kernel_pair {
-    const char *name;
-    size_t (*bound)(size_t count);
-    void (*encode[2])(const float *values, size_t count, uint8_t *wire);
-    void (*decode[2])(const uint8_t *wire, float *values, size_t count);
-    void (*decode_add[2])(const uint8_t *wire, float *sum, size_t count);
-};
-
-/* One array through the plain kernels and through those of a level. */
-static void check_pair(const struct kernel_pair *pair, const float *values, size_t count,
-                       const uint8_t *noise) {
-    static uint8_t wire[2][WIRE_BYTES];
-    static float out[2][MOST];
-    size_t bytes = pair->bound(count);
-    for (int side = 0; side < 2; side++) {
-        memset(wire[side], 0xa5, sizeof wire[side]);
-        // An odd address on one side: frames come as they come.
-        pair->encode[side](values, count, wire[side] + side);
-        CHECK_INT(wire[side][(size_t)side + bytes], 0xa5);
-    }
-    CHECK_INT(memcmp(wire[0], wire[1] + 1, bytes), 0);
-
-    // Their own frame, and bytes that no encoder writes: any scale, any code.
-    for (int own = 0; own < 2; own++) {
-        const uint8_t *from = own ? wire[1] + 1 : noise;
-        for (int side = 0; side < 2; side++)
-            pair->decode[side](from, out[side], count);
-        CHECK_INT(memcmp(out[0], out[1], count * sizeof(float)), 0);
-        for (int side = 0; side < 2; side++) {
-            memcpy(out[side], values, count * sizeof(float));
-            pair->decode_add[side](from, out[side], count);
-        }
-        check_same(out[1], out[0], count);
-    }
-}
-
-static void check_level(const struct codec_kernels *level) {
-    static float values[MOST + 1];
-    static uint8_t noise[WIRE_BYTES];
-    const struct codec_kernels *plain = &codec_kernels_plain;
-    const struct kernel_pair pairs[] = {
-        {"bf16",
-         codec_bf16.bound,
-         {plain->bf16_encode, level->bf16_encode},
-         {plain->bf16_decode, level->bf16_decode},
-         {plain->bf16_decode_add, level->bf16_decode_add}},
-        {"int8",
-         codec_int8.bound,
-         {plain->int8_encode, level->int8_encode},
-         {plain->int8_decode, level->int8_decode},
-         {plain->int8_decode_add, level->int8_decode_add}},
-    };
-    struct random_stream random;
-    random_open(&random, 3, RANDOM_CODEC, 3);
-    for (int kind = 0; kind < KIND_COUNT; kind++) {
+    for (size_t c = 0; c < sizeof codecs / sizeof codecs[0]; c++) {
         for (size_t s = 0; s < SIZE_COUNT; s++) {
-            make_values(&random, (enum kind)kind, values + 1, sizes[s]);
-            for (size_t i = 0; i < sizeof noise; i++)
-                noise[i] = (uint8_t)random_u32(&random);
-            check_pair(&pairs[0], values + 1, sizes[s], noise + 1);
-            check_pair(&pairs[1], values + 1, sizes[s], noise + 1);
+            struct codec_rig rig = codec_rig_open(codecs[c].name, 1, sizes[s]);
+            for (int kind = 0; kind < KIND_COUNT; kind++) {
+                make_values(&random, (enum kind)kind, values, sizes[s]);
+                codec_rig_pass(&rig, 0, values, 1.0f);
+                check_values(codecs[c].id, values, rig.decoded, sizes[s]);
+            }
+            codec_rig_close(&rig);
         }
-    }
-}
-
-static void test_levels(void) {
-    CHECK(codec_kernels_level(CODEC_PLAIN) == &codec_kernels_plain);
-    for (int level = 0; level < CODEC_LEVEL_COUNT; level++) {
-        const struct codec_kernels *kernels = codec_kernels_level((enum codec_level)level);
-        if (kernels == NULL) continue;
-        printf("  level %s\n", kernels->name);
-        check_level(kernels);
     }
 }
 
 int main(void) {
-    TEST_RUN(test_registry);
     TEST_RUN(test_f16);
     TEST_RUN(test_scale);
     TEST_RUN(test_golden);
     TEST_RUN(test_round_trip);
-    TEST_RUN(test_lengths);
-    TEST_RUN(test_levels);
     return 0;
 }

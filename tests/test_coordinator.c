@@ -135,27 +135,48 @@ static void test_a_good_end(void) {
     rig_close(&rig);
 }
 
-/* Once all steps are done, a worker that has nothing more to do may go; worker 0, which saves, may
- * not, and neither may a server. */
+/* Once all steps are done, a worker that has nothing more to do may go. When worker 0 is lost,
+ * which saves, worker 1 is told to; only its own failure to save, or the loss of both, ends the job
+ * in error, and a server's loss always does. */
 static void test_leaving_when_drained(void) {
-    for (int who = 0; who < PEERS; who++) {
-        static struct rig rig;
+    static struct rig rig;
+    for (int who = WORKER_0; who <= WORKER_1; who++) {
+        int other = who == WORKER_0 ? WORKER_1 : WORKER_0;
         rig_open_at(&rig, OWN, COORDINATOR_RUNNING);
         side_done(&rig, WORKER_0);
         side_done(&rig, WORKER_1);
         side_drop(&rig, who);
-        if (who == WORKER_1) {
-            CHECK_INT(rig.coordinator.phase, COORDINATOR_DRAINED);
-            side_saved(&rig, WORKER_0);
-            rig_expect_end(&rig, WORKER_1, EXIT_CODE_OK, "");
-        } else {
-            char reason[128];
-            (void)snprintf(reason, sizeof reason, "%s 0 (h%d:%d) was lost: its connection closed",
-                           who == SERVER ? "server" : "worker", who, 100 + who);
-            rig_expect_end(&rig, who, EXIT_CODE_UNREACHABLE, reason);
-        }
+        CHECK_INT(rig.coordinator.phase, COORDINATOR_DRAINED);
+        CHECK_INT(rig.sides[SERVER].got[RUBATO__MESSAGE__BODY_GONE], 1);
+        CHECK_INT(rig.sides[other].got[RUBATO__MESSAGE__BODY_DRAINED], who == WORKER_0 ? 2 : 1);
+        CHECK_INT(rig.sides[other].saver, other - WORKER_0);
+        side_saved(&rig, other);
+        rig_expect_end(&rig, who, EXIT_CODE_OK, "");
         rig_close(&rig);
     }
+    rig_open_at(&rig, OWN, COORDINATOR_RUNNING);
+    side_done(&rig, WORKER_0);
+    side_done(&rig, WORKER_1);
+    side_drop(&rig, SERVER);
+    rig_expect_end(&rig, SERVER, EXIT_CODE_UNREACHABLE,
+                   "server 0 (h0:100) was lost: its connection closed");
+    rig_close(&rig);
+    rig_open_at(&rig, OWN, COORDINATOR_RUNNING);
+    side_done(&rig, WORKER_0);
+    side_done(&rig, WORKER_1);
+    side_leave(&rig, WORKER_0, "it cannot write the run's files");
+    rig_expect_end(&rig, WORKER_0, EXIT_CODE_UNREACHABLE,
+                   "worker 0 (h1:101) left: it cannot write the run's files");
+    rig_close(&rig);
+    rig_open_at(&rig, OWN, COORDINATOR_RUNNING);
+    side_done(&rig, WORKER_0);
+    side_done(&rig, WORKER_1);
+    side_drop(&rig, WORKER_0);
+    side_drop(&rig, WORKER_1);
+    CHECK_INT(rig.coordinator.phase, COORDINATOR_ENDED);
+    side_expect_end(&rig, SERVER, EXIT_CODE_UNREACHABLE,
+                    "worker 1 (h2:102) was lost: its connection closed");
+    rig_close(&rig);
 }
 
 /* ---- leases and Beats ---- */

@@ -10,7 +10,7 @@
 #include "tests/log_capture.h"
 #include "tests/test.h"
 
-#define OWN "workers=2 block-values=64 clip=2"
+#define OWN "sync-warmup=0 workers=2 block-values=64 clip=2"
 
 enum { TOOL = LATE };
 
@@ -114,6 +114,37 @@ static void test_lost(void) {
         side_drop(&rig, WORKER_0);
         CHECK_INT(rig.coordinator.phase, COORDINATOR_ENDED);
         CHECK_TEXT(rig.sides[SERVER].reason, "worker 0 (h1:101) was lost: its connection closed");
+        rig_close(&rig);
+    }
+}
+
+/* Worker 0's first weights are what all wait for: its loss ends the job in any mode until a worker
+ * has made a step, which it could not without them. A planned leave of it comes after they have
+ * arrived. */
+static void test_first_weights(void) {
+    static const char *const modes[] = {"mode=async", "mode=ssp:2", "mode=sync quorum=1",
+                                        "mode=diloco:4 staleness=any"};
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+        static struct rig rig;
+        char own[128];
+        (void)snprintf(own, sizeof own, "%s %s", OWN, modes[i]);
+        rig_open_at(&rig, own, COORDINATOR_RUNNING);
+        side_beat(&rig, WORKER_0, 0, 0);
+        side_beat(&rig, WORKER_1, 0, 0);
+        side_drop(&rig, WORKER_0);
+        rig_expect_end(&rig, WORKER_0, EXIT_CODE_UNREACHABLE,
+                       "worker 0 (h1:101) was lost: its connection closed, before its first "
+                       "weights were everywhere");
+        rig_close(&rig);
+        rig_open_at(&rig, own, COORDINATOR_RUNNING);
+        side_beat(&rig, WORKER_1, 1, 10);
+        side_drop(&rig, WORKER_0);
+        CHECK_INT(rig.coordinator.phase, COORDINATOR_RUNNING);
+        CHECK_INT(rig.sides[SERVER].gone, 0);
+        rig_close(&rig);
+        rig_open_at(&rig, own, COORDINATOR_RUNNING);
+        side_depart(&rig, WORKER_0);
+        CHECK_INT(rig.coordinator.phase, COORDINATOR_RUNNING);
         rig_close(&rig);
     }
 }
@@ -428,6 +459,15 @@ static void test_speeds(void) {
     rig_open_at(&rig, OWN " mode=async", COORDINATOR_RUNNING);
     pace_for(&rig, 25, 4, 1); /* nobody waits for it */
     EXPECT_LOG("slowest", 0);
+    side_done(&rig, WORKER_0);
+    EXPECT_LOG("slowest", 0);
+    side_done(&rig, WORKER_1); /* but it is told in the end */
+    EXPECT_LOG(line, 1);
+    rig_close(&rig);
+    log_restart();
+    rig_open_at(&rig, OWN " mode=ssp:3", COORDINATOR_RUNNING);
+    pace_for(&rig, 25, 4, 1);
+    EXPECT_LOG(line, 2); /* others wait for it, too */
     log_set_level(LOG_ERROR);
     rig_close(&rig);
 }
@@ -437,6 +477,7 @@ int main(void) {
     log_set_level(LOG_ERROR);
     TEST_RUN(test_planned);
     TEST_RUN(test_lost);
+    TEST_RUN(test_first_weights);
     TEST_RUN(test_other_losses);
     TEST_RUN(test_saver);
     TEST_RUN(test_quorum_rounds);

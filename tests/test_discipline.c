@@ -36,23 +36,25 @@ static void presets_and_flags(void) {
         const char *options;
         struct discipline is;
     } table[] = {
-        {"mode=sync", {false, 1, 1, 0, 0, 4, 0, false}},
-        {"mode=ssp:0", {false, 1, 1, 0, 0, 4, 0, false}},
-        {"mode=ssp:3", {false, 1, 1, 0, 3, 1, 0, false}},
-        {"mode=async", {false, 1, 1, 0, STALENESS_ANY, 1, 0, false}},
-        {"mode=sync staleness=any", {false, 1, 1, 0, STALENESS_ANY, 1, 0, false}},
-        {"mode=async staleness=0", {false, 1, 1, 0, 0, 4, 0, false}},
-        {"mode=sync backup-workers=1", {false, 1, 1, 0, 0, 3, 0, false}},
-        {"mode=sync quorum=2 grace=50 late=join", {false, 1, 1, 0, 0, 2, 50 * CLOCK_MS, true}},
-        {"mode=sync quorum=2 grace=auto", {false, 1, 1, 0, 0, 2, GRACE_AUTO, false}},
-        {"mode=sync quorum=all", {false, 1, 1, 0, 0, 4, 0, false}},
-        {"mode=local:8", {true, 8, 1, 0, 0, 4, 0, true}},
-        {"mode=local:1", {true, 1, 1, 0, 0, 4, 0, true}},
-        {"mode=diloco:20 local-steps=30", {true, 30, 1, 0, 0, 4, 0, true}},
-        {"mode=diloco:20 fragments=4 overlap=5", {true, 20, 4, 5, 0, 4, 0, true}},
+        {"mode=sync", {false, 1, 1, 0, 0, 4, 0, false, 0}},
+        {"mode=ssp:0", {false, 1, 1, 0, 0, 4, 0, false, 0}},
+        {"mode=ssp:3", {false, 1, 1, 0, 3, 1, 0, false, 100}},
+        {"mode=async", {false, 1, 1, 0, STALENESS_ANY, 1, 0, false, 100}},
+        {"mode=sync staleness=any", {false, 1, 1, 0, STALENESS_ANY, 1, 0, false, 100}},
+        {"mode=async staleness=0", {false, 1, 1, 0, 0, 4, 0, false, 0}},
+        {"mode=sync backup-workers=1", {false, 1, 1, 0, 0, 3, 0, false, 0}},
+        {"mode=sync quorum=2 grace=50 late=join", {false, 1, 1, 0, 0, 2, 50 * CLOCK_MS, true, 0}},
+        {"mode=sync quorum=2 grace=auto", {false, 1, 1, 0, 0, 2, GRACE_AUTO, false, 0}},
+        {"mode=sync quorum=all", {false, 1, 1, 0, 0, 4, 0, false, 0}},
+        {"mode=local:8", {true, 8, 1, 0, 0, 4, 0, true, 0}},
+        {"mode=local:1", {true, 1, 1, 0, 0, 4, 0, true, 0}},
+        {"mode=diloco:20 local-steps=30", {true, 30, 1, 0, 0, 4, 0, true, 0}},
+        {"mode=diloco:20 fragments=4 overlap=5", {true, 20, 4, 5, 0, 4, 0, true, 0}},
         {"mode=diloco:20 quorum=3 grace=100 late=drop",
-         {true, 20, 1, 0, 0, 3, 100 * CLOCK_MS, false}},
-        {"mode=diloco:20 staleness=any", {true, 20, 1, 0, STALENESS_ANY, 1, 0, true}},
+         {true, 20, 1, 0, 0, 3, 100 * CLOCK_MS, false, 0}},
+        {"mode=async sync-warmup=7", {false, 1, 1, 0, STALENESS_ANY, 1, 0, false, 7}},
+        {"mode=async sync-warmup=0", {false, 1, 1, 0, STALENESS_ANY, 1, 0, false, 0}},
+        {"mode=diloco:20 staleness=any", {true, 20, 1, 0, STALENESS_ANY, 1, 0, true, 0}},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         struct job job;
@@ -72,10 +74,26 @@ static void presets_and_flags(void) {
         CHECK_INT(made.quorum, is->quorum);
         CHECK_INT(made.grace_ns, is->grace_ns);
         CHECK_INT(made.late_joins, is->late_joins);
+        CHECK_INT(made.sync_warmup, is->sync_warmup);
         CHECK_INT(discipline_by_round(&made), is->staleness == 0);
         CHECK_INT(discipline_needs_all(&made, 4), is->staleness == 0 && is->quorum == 4);
         CHECK_INT(job_check(&job, why, sizeof why), STATUS_OK);
     }
+}
+
+/* A running job's new mode begins at once; what does not fit is refused as at the start. */
+static void changes(void) {
+    struct job job;
+    struct discipline made = {0};
+    char why[256] = "";
+    job_of("mode=sync", &job);
+    CHECK_INT(discipline_change(&job, "async", &made, why, sizeof why), STATUS_OK);
+    CHECK_INT(made.staleness, STALENESS_ANY);
+    CHECK_INT(made.sync_warmup, 0);
+    CHECK_INT(discipline_change(&job, "asynch", &made, why, sizeof why), STATUS_INVALID);
+    job_of("mode=sync quorum=3", &job);
+    CHECK_INT(discipline_change(&job, "ssp:2", &made, why, sizeof why), STATUS_INVALID);
+    CHECK(strstr(why, "--quorum") != NULL);
 }
 
 static void what_does_not_fit(void) {
@@ -161,6 +179,7 @@ static void reports(void) {
 
 int main(void) {
     TEST_RUN(presets_and_flags);
+    TEST_RUN(changes);
     TEST_RUN(what_does_not_fit);
     TEST_RUN(no_such_modes);
     TEST_RUN(reports);

@@ -111,16 +111,16 @@ static void test_first_weights_again(void) {
 
 static void test_push(void) {
     static struct rig rig;
-    const struct codec *codec = codec_find("int8");
+    struct push_codec *codec = NULL;
+    struct encoder_result result;
     uint8_t wire[64];
-    size_t bytes = 0;
     rig_open(&rig, RANK, "int8");
+    CHECK_INT(push_codec_open(&rig.job, &rig.plan, RANK, &codec), STATUS_OK);
     rig_start(&rig);
     for (uint64_t seq = 1; seq <= 3; seq++) {
         for (uint64_t block = 0; block < BLOCKS; block++) {
             float grad[4] = {1.7F * (float)seq, -2, 3.14F, (float)block};
-            CHECK_INT(codec->encode(grad, rig_count(&rig, block), wire, sizeof wire, &bytes),
-                      STATUS_OK);
+            push_codec_encode(codec, block, seq, grad, wire, &result);
             CHECK_INT(rig_push(&rig, block, seq, grad), STATUS_OK);
             memset(grad, 0, sizeof grad); /* free again on return */
             rig_poll(&rig);
@@ -128,8 +128,8 @@ static void test_push(void) {
                 rig_expect(&rig, FRAME_PUSH, block, (uint32_t)seq + 1, seq);
             CHECK_INT(push->frame.codec, CODEC_INT8);
             CHECK_INT(push->frame.block_version, 5 * (seq - 1));
-            CHECK_INT(push->bytes, bytes);
-            CHECK(memcmp(push->copy, wire, bytes) == 0);
+            CHECK_INT(push->bytes, result.bytes);
+            CHECK(memcmp(push->copy, wire, result.bytes) == 0);
         }
         fake_channel_finish_all(&rig.fake);
         for (uint64_t block = 0; block < BLOCKS; block++) {
@@ -147,6 +147,7 @@ static void test_push(void) {
     CHECK_INT(counters->staleness_sum, BLOCKS * (1 + 2 + 3) + 3 * (0 + 1 + 2 + 3));
     CHECK_INT(counters->staleness_max, 3 + 3);
     CHECK_INT(counters->resent + counters->ignored + counters->corrupt, 0);
+    push_codec_close(codec);
     rig_close(&rig);
 }
 

@@ -70,6 +70,8 @@ static void agreed_rows(void) {
                                          "delay-comp",
                                          "delay-base",
                                          "sync-warmup",
+                                         "push-momentum",
+                                         "push-beta2",
                                          "outer",
                                          "outer-lr",
                                          "outer-momentum",
@@ -93,8 +95,13 @@ static void agreed_rows(void) {
                                          "eps",
                                          "momentum",
                                          "weight-decay",
+                                         "freeze-v-after",
                                          "clip",
                                          "push",
+                                         "push-policy",
+                                         "residual",
+                                         "dense-warmup",
+                                         "density-schedule",
                                          "pull",
                                          "block-values",
                                          "lease"};
@@ -317,7 +324,7 @@ static void records(void) {
     CHECK_TEXT(process.values.names[2], "lr");
     CHECK_TEXT(process.values.values[2], "0.002");
     job_given(&process.options, true, &process.values);
-    CHECK_INT(process.values.count, 51);
+    CHECK_INT(process.values.count, 58);
 }
 
 static void agreement_merges(void) {

@@ -197,6 +197,49 @@ expect_code $? 65
 [ -e "$work/case/heard" ] || fail "the stopped worker did not hear SIGTERM"
 expect_none_left
 
+begin "where the job goes on without a worker, its death ends nothing"
+play server "$until_done"
+play worker 'if [ $n -eq 1 ]; then kill -KILL $$; fi
+    while ! grep -q "may go on" $dir/../err; do sleep 0.05; done
+    mkdir "$dir/end-$n"; [ -d "$dir/end-0" ] && [ -d "$dir/end-2" ] && touch "$dir/done"; exit 0'
+launch --workers 3 --backup-workers 1 --lease 0.5
+expect_code $? 0
+[ "$(grep -c 'ended: signal 9 (Killed); the job may go on without it' "$work/err")" -eq 1 ] ||
+    fail "the worker's death is not told in one line"
+expect_not_in err "failed first"
+expect_none_left
+
+begin "there the servers' exit code counts"
+play server "$until_done; exit 69"
+play worker 'if [ $n -eq 1 ]; then exit 74; fi
+    while ! grep -q "may go on" $dir/../err; do sleep 0.05; done; touch "$dir/done"; exit 69'
+launch --workers 3 --mode async
+expect_code $? 69
+expect_in err "server 0 failed first: exit 69"
+expect_none_left
+
+begin "there a worker is named when none is left"
+play server "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+play worker 'exit 74'
+launch --workers 2 --mode async --lease 0.5
+expect_code $? 0
+play server "while :; do sleep 0.1; done"
+launch --workers 2 --mode async --lease 0.5
+expect_code $? 74
+expect_in err " failed first: exit 74"
+expect_none_left
+
+begin "a user's mistake ends all at once in any mode"
+for mode in sync async; do
+    play server "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+    play worker 'if [ $n -eq 1 ]; then exit 66; fi; trap "exit 0" TERM; while :; do sleep 0.1; done'
+    launch --workers 2 --mode $mode --lease 300 # whose grace is longer than launch() waits
+    expect_code $? 66
+    expect_in err " failed first: exit 66"
+    expect_none_left
+    rm -rf "$work/case"/*
+done
+
 begin "servers that outlast the workers are ended"
 play server 'sleep 1000'
 play worker 'exit 0'

@@ -24,7 +24,7 @@ struct run {
 static void run_open(struct run *run, enum optimizer_kind kind, int64_t steps, float lr) {
     struct random_stream stream;
     random_open(&stream, 9, RANDOM_SIMULATOR, 1);
-    run->optimizer = (struct optimizer){kind, MOMENT_F32, 0.9F, 0.95F, 1e-8F, 0.9F};
+    run->optimizer = (struct optimizer){kind, MOMENT_F32, 0.9F, 0.95F, 1e-8F, 0.9F, 0};
     run->state = memory_zeroed(optimizer_state_bytes(&run->optimizer, &piece) + 64, 1);
     run->scratch = memory_zeroed(optimizer_scratch_bytes(&run->optimizer, &piece) + 64, 1);
     for (int i = 0; i < COUNT; i++)
@@ -47,7 +47,7 @@ static void run_close(struct run *run) {
 }
 
 static void second_derivative(void) {
-    const struct optimizer optimizer = {OPTIMIZER_SGD, MOMENT_F32, 0.0F, 0.0F, 0.0F, 0.0F};
+    const struct optimizer optimizer = {OPTIMIZER_SGD, MOMENT_F32, 0.0F, 0.0F, 0.0F, 0.0F, 0};
     const struct optimizer_piece four = {1, 4, false};
     const struct optimizer_update update = {0.1F, 0.0F, 1.0F, 7};
     const float base[4] = {1.0F, 2.0F, 0.5F, 3.0F}, weights[4] = {1.1F, 1.9F, 0.5F, 3.2F};

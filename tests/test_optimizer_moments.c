@@ -119,7 +119,7 @@ static void v_falls_without_gradients(void) {
     const struct optimizer_piece piece = {1, VALUES, false};
     for (int type = MOMENT_F32; type <= MOMENT_INT8; type++) {
         const struct optimizer optimizer = {
-            OPTIMIZER_ADAMW, (enum moment_type)type, 0.9F, 0.999F, 1e-8F, 0.0F};
+            OPTIMIZER_ADAMW, (enum moment_type)type, 0.9F, 0.999F, 1e-8F, 0.0F, 0};
         uint8_t *state = memory_zeroed(optimizer_state_bytes(&optimizer, &piece), 1);
         for (int64_t step = 1; step <= STEPS + 1; step++) {
             const struct optimizer_update update = {1e-4F, 0.0F, 1.0F, step};
@@ -178,7 +178,8 @@ static void training(void) {
                 {OPTIMIZER_LAMB, 0.1F, 0.999F},    {OPTIMIZER_MUON, 0.05F, 0.99F},
                 {OPTIMIZER_ADAFACTOR, 0.03F, 0.0F}};
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
-        struct optimizer optimizer = {runs[i].kind, MOMENT_F32, 0.9F, runs[i].beta2, 1e-8F, 0.9F};
+        struct optimizer optimizer = {runs[i].kind, MOMENT_F32, 0.9F, runs[i].beta2,
+                                      1e-8F,        0.9F,       0};
         double full = train(&optimizer, runs[i].lr);
         optimizer.moments = MOMENT_BF16;
         double half = train(&optimizer, runs[i].lr);

@@ -51,7 +51,7 @@ struct side {
 
 static struct optimizer make_optimizer(int kind, int type) {
     return (struct optimizer){
-        (enum optimizer_kind)kind, (enum moment_type)type, 0.9F, 0.95F, 1e-8F, 0.9F};
+        (enum optimizer_kind)kind, (enum moment_type)type, 0.9F, 0.95F, 1e-8F, 0.9F, 0};
 }
 
 static void side_open(struct side *side, const struct optimizer *optimizer,
@@ -171,6 +171,49 @@ static void f32_has_the_bits_of_optimizer_h(void) {
         }
         CHECK(memcmp(weights[0], weights[1], sizeof weights[0]) == 0);
         CHECK(memcmp(m, state, sizeof m) == 0);
+    }
+}
+
+/* After step 3 v keeps its bytes, in fast code and twin; in f32 the weights follow the formula with
+ * v and its correction of step 3, a value at a time. */
+static void v_freezes(void) {
+    enum { LAST = 3 };
+    static struct side sides[2];
+    static uint8_t kept[8 * COUNT + 256];
+    const struct optimizer_piece piece = {SIDE, SIDE - 1, false};
+    const int64_t count = piece.rows * piece.cols;
+    for (int type = 0; type < TYPES; type++) {
+        struct optimizer optimizer = make_optimizer(OPTIMIZER_ADAMW, type);
+        optimizer.freeze_v_after = LAST;
+        size_t first = optimizer_moment_bytes(optimizer.moments, count);
+        for (int i = 0; i < 2; i++)
+            side_open(&sides[i], &optimizer, &piece, 0);
+        for (int64_t step = 1; step <= 6; step++) {
+            const struct optimizer_update update = {1e-2F, 0.0F, 0.5F, step};
+            float before[COUNT];
+            memcpy(before, sides[0].weights, sizeof before);
+            for (int i = 0; i < 2; i++) {
+                fill(sides[i].grad, COUNT, 0, 60 + (uint64_t)step);
+                (i == 0 ? optimizer_step : optimizer_step_ref)(&optimizer, &update, &piece,
+                                                               sides[i].weights, sides[i].state,
+                                                               sides[i].grad, sides[i].scratch);
+            }
+            check_same(sides[0].weights, sides[1].weights, count);
+            check_same_state(&optimizer, &piece, &sides[0], &sides[1], 0);
+            const uint8_t *v = sides[0].state + first;
+            if (step == LAST) memcpy(kept, v, first);
+            if (step > LAST) CHECK(memcmp(kept, v, first) == 0);
+            for (int64_t i = 0; i < count && step > LAST && type == MOMENT_F32; i++) {
+                double m = (double)((const float *)(const void *)sides[0].state)[i];
+                double root = sqrt((double)((const float *)(const void *)v)[i]);
+                double m_hat = m / (1 - pow(0.9, (double)step));
+                double v_root = root / sqrt(1 - pow(0.95, LAST));
+                CHECK_NEAR(sides[0].weights[i], (double)before[i] - 1e-2 * m_hat / (v_root + 1e-8),
+                           1e-6);
+            }
+        }
+        for (int i = 0; i < 2; i++)
+            side_close(&sides[i]);
     }
 }
 
@@ -338,6 +381,7 @@ int main(void) {
     TEST_RUN(f32_has_the_bits_of_optimizer_h);
     TEST_RUN(muon_flattens_singular_values);
     TEST_RUN(zero_gradients);
+    TEST_RUN(v_freezes);
     TEST_RUN(bits_are_the_known_ones);
     return 0;
 }

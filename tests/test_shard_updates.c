@@ -343,6 +343,7 @@ static void test_delay_compensation(void) {
         static struct model model;
         float sent[RIG_BLOCKS][RIG_VALUES];
         bool copies = k % 2 == 0;
+        double lr = 0.01 / (k / 2 == 0 ? 2 : sqrt(2)); /* of one of two pushes */
         rig_prepare(&rig, "async", 2);
         (void)snprintf(rig.job.optimizer, sizeof rig.job.optimizer, "%s", kinds[k / 2]);
         (void)snprintf(rig.job.delay_base, sizeof rig.job.delay_base, "%s", bases[k % 2]);
@@ -358,7 +359,7 @@ static void test_delay_compensation(void) {
             push_all(&rig, 0, seq, seq - 1, rig_grads[3], 1);
             for (uint64_t block = 0; block < RIG_BLOCKS; block++) {
                 model_step(&model, &rig, block,
-                           &(struct step){.lr = 0.005,
+                           &(struct step){.lr = lr,
                                           .scale = 1,
                                           .grad = rig_grads[3],
                                           .base = copies ? base[block] : NULL});
@@ -368,7 +369,7 @@ static void test_delay_compensation(void) {
         push_all(&rig, 1, 1, 0, rig_grads[3], 1);
         for (uint64_t block = 0; block < RIG_BLOCKS; block++) {
             model_step(&model, &rig, block,
-                       &(struct step){.lr = 0.005,
+                       &(struct step){.lr = lr,
                                       .scale = 1,
                                       .grad = rig_grads[3],
                                       .base = copies ? sent[block] : NULL,
@@ -378,13 +379,41 @@ static void test_delay_compensation(void) {
         /* After a lost answer the copy may be newer than what the worker had: then estimated. */
         push_all(&rig, 1, 2, 2, rig_grads[3], 1);
         for (uint64_t block = 0; block < RIG_BLOCKS; block++) {
-            model_step(
-                &model, &rig, block,
-                &(struct step){.lr = 0.005, .scale = 1, .grad = rig_grads[3], .staleness = 2});
+            model_step(&model, &rig, block,
+                       &(struct step){.lr = lr, .scale = 1, .grad = rig_grads[3], .staleness = 2});
         }
         model_compare(&model, &rig);
         rig_close(&rig);
     }
+}
+
+/* What single pushes are stepped with is not what rounds are: its moments, its rate, and decay such
+ * that a step's worth of pushes decays as a step; against the optimizer with these numbers. */
+static void test_push_recipe(void) {
+    static struct rig rig;
+    static struct model model;
+    rig_prepare(&rig, "async", 3);
+    (void)snprintf(rig.job.optimizer, sizeof rig.job.optimizer, "adamw");
+    rig.job.weight_decay = 0.1;
+    rig.job.lr = 0.01;
+    start(&rig, &model);
+    rig.job.push_momentum = 0.25;
+    rig.job.push_beta2 = 0; /* beta2^(1/3) */
+    model.optimizer.beta1 = 0.25F;
+    model.optimizer.beta2 = (float)pow(rig.job.beta2, 1.0 / 3.0);
+    for (uint64_t seq = 1; seq <= 4; seq++) {
+        push_all(&rig, 0, seq, seq - 1, rig_grads[2], 1);
+        rig.job.weight_decay = 0.1 / sqrt(3); /* model_step() takes it from there */
+        step_all(&model, &rig,
+                 &(struct step){.lr = 0.01 / sqrt(3), .scale = 1, .grad = rig_grads[2]});
+        rig.job.weight_decay = 0.1;
+        for (uint64_t id = 0; id < RIG_BLOCKS; id++) {
+            for (uint64_t i = 0; i < rig.plan.blocks[id].count; i++) {
+                CHECK_NEAR(rig_block(&rig, id)->weights[i], model.weights[id][i], 1e-6);
+            }
+        }
+    }
+    rig_close(&rig);
 }
 
 /* ---- other disciplines in the middle ---- */
@@ -502,6 +531,7 @@ int main(void) {
     TEST_RUN(test_staleness_scale);
     TEST_RUN(test_max_staleness);
     TEST_RUN(test_delay_compensation);
+    TEST_RUN(test_push_recipe);
     TEST_RUN(test_sync_warmup);
     TEST_RUN(test_changes);
     return 0;

@@ -22,7 +22,7 @@ static struct sim_config config_of(uint64_t seed, uint32_t workers, const char *
                                    size_t bytes) {
     (void)snprintf(options, bytes,
                    "model=gpt2:1x16x2 vocab=32 seq-len=8 batch=2 steps=%d warmup=2 "
-                   "block-values=300 push=%s pull=none mode=%s",
+                   "block-values=300 push=%s pull=none sync-warmup=0 mode=%s",
                    STEPS, seed % 2 == 0 ? "none" : "int8", mode);
     return (struct sim_config){.seed = seed,
                                .servers = 2,
@@ -97,20 +97,30 @@ static void async_does_not_wait(void) {
     }
 }
 
-/* One worker: no other's push comes between, so per-push modes are sync. */
+/* One worker: no other's push comes between, so per-push modes are sync. Where the norm decides,
+ * all but for rounding: a worker adds its squares in another order than a shard does. */
 static void one_worker_is_sync(void) {
     static const char *const modes[] = {"sync", "async", "ssp:2"};
     static float weights[3][VALUES_MAX];
     char options[512];
-    for (uint64_t seed = 0; seed < 10; seed += 2) {
+    char clipped[600];
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        bool exact = seed % 2 == 0;
         for (int m = 0; m < 3; m++) {
             struct sim_config config = config_of(seed, 1, modes[m], options, sizeof options);
+            (void)snprintf(clipped, sizeof clipped, "%s clip=%s", options, exact ? "0" : "0.5");
+            config.options = clipped;
             config.weights = weights[m];
             (void)run(&config);
         }
         CHECK(weights[0][0] != 0);
-        CHECK(memcmp(weights[0], weights[1], sizeof weights[0]) == 0);
-        CHECK(memcmp(weights[0], weights[2], sizeof weights[0]) == 0);
+        for (int m = 1; m < 3 && exact; m++) {
+            CHECK(memcmp(weights[0], weights[m], sizeof weights[0]) == 0);
+        }
+        for (int i = 0; i < VALUES_MAX && !exact; i++) {
+            CHECK_NEAR(weights[1][i], weights[0][i], 1e-3);
+            CHECK_NEAR(weights[2][i], weights[0][i], 1e-3);
+        }
     }
 }
 

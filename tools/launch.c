@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "proto/discipline.h"
 #include "proto/job.h"
 #include "tools/launch_group.h"
 #include "tools/subcommand.h"
@@ -38,7 +39,8 @@ static const char usage[] =
     "Runs a whole job on this machine: starts the servers and workers, shows what they print with\n"
     "their names before it, names the process that failed first, and leaves none behind.\n"
     "Every option below goes to the processes it concerns. Ctrl-C ends the job, twice kills it.\n"
-    "Exit code: 0, or that of the process that failed first, or 128 + n after signal n.\n"
+    "Exit code: 0, or that of the process that failed first, or 128 + n after signal n. Where the\n"
+    "job goes on without a worker that fails (a quorum, ssp:S, async), the servers' alone count.\n"
     "\n"
     "examples:\n"
     "  rubato launch --servers 2 --workers 2 --data corpus.txt --steps 400\n"
@@ -199,6 +201,14 @@ static enum status start_all(struct launch *launch, struct launch_group *group) 
     return STATUS_OK;
 }
 
+/* Does the job, as it starts, do without a worker that is lost? */
+static bool job_goes_on(const struct job *job) {
+    struct discipline discipline;
+    char why[256];
+    return job_discipline(job, &discipline, why, sizeof why) == STATUS_OK &&
+           !discipline_needs_all(&discipline, job->workers);
+}
+
 /* One try at running the job. True when its port was taken meanwhile, and another try makes sense;
  * else `*code` is the exit code. */
 static bool run_once(struct launch *launch, int attempt, int *code) {
@@ -213,6 +223,7 @@ static bool run_once(struct launch *launch, int attempt, int *code) {
         .progress = job->progress,
         .stay = job->stay,
         .port_chosen = launch->port_chosen,
+        .goes_on = job_goes_on(job),
     };
     struct launch_group group;
     bool again = false;

@@ -17,6 +17,9 @@
  * for this long after the first failure a better explanation replaces it. */
 #define CULPRIT_NS (1 * CLOCK_S)
 
+/* After a user's mistake was found. Who can learn of it from the job has ended by then. */
+#define MISTAKE_NS (1 * CLOCK_S)
+
 /* What our starter ignores (SIGHUP under nohup, SIGINT in a script's background) stays ignored. */
 static void watched_signals(sigset_t *set) {
     static const int asking[] = {SIGINT, SIGTERM, SIGHUP};
@@ -36,6 +39,7 @@ enum status launch_group_open(struct launch_group *group,
     group->config = *config;
     group->deadline_ns = INT64_MAX;
     group->failed = -1;
+    group->missed = -1;
     launch_output_init(&group->output, config->progress);
     sigset_t ours;
     watched_signals(&ours);
@@ -102,28 +106,71 @@ static bool is_consequence(const struct launch_child *child) {
     return launch_child_code(child) == EXIT_CODE_UNREACHABLE;
 }
 
-static void take_failure(struct launch_group *group, int64_t index, int64_t now_ns) {
-    const struct launch_child *child = &group->children[index];
-    if (group->failed >= 0) {
-        bool better = is_consequence(&group->children[group->failed]) && !is_consequence(child) &&
-                      now_ns - group->failed_ns < CULPRIT_NS && group->phase == LAUNCH_GRACE;
-        if (better) group->failed = index;
-        return;
+/* Failures that the child's user must mend: all workers have the same flags. */
+static bool is_mistake(const struct launch_child *child) {
+    switch (launch_child_code(child)) {
+    case EXIT_CODE_USAGE:
+    case EXIT_CODE_DATA:
+    case EXIT_CODE_NO_INPUT:
+    case EXIT_CODE_CREATE:
+    case EXIT_CODE_DENIED:
+    case EXIT_CODE_MISMATCH:
+        return true;
+    default:
+        return false;
     }
-    group->failed = index;
+}
+
+static bool is_missed(const struct launch_group *group, const struct launch_child *child) {
+    return group->config.goes_on && child->role == JOB_WORKER && !is_mistake(child);
+}
+
+static void tell_end(struct launch_group *group, const struct launch_child *child,
+                     const char *what_now) {
+    char how[128];
+    launch_child_describe(child, how, sizeof how);
+    launch_output_note(&group->output, "%s (pid %lld) ended: %s%s", child->err.name,
+                       (long long)child->pid, how, group->alive > 0 ? what_now : "");
+}
+
+static void wait_for_others(struct launch_group *group, const struct launch_child *child,
+                            int64_t now_ns) {
+    int64_t wait_ns = is_mistake(child) ? MISTAKE_NS : group->config.grace_ns;
+    if (group->phase == LAUNCH_RUNNING ||
+        (group->phase == LAUNCH_GRACE && now_ns + wait_ns < group->deadline_ns)) {
+        enter(group, LAUNCH_GRACE, now_ns + wait_ns);
+    }
+}
+
+static void take_first_failure(struct launch_group *group, int64_t index, int64_t now_ns) {
+    const struct launch_child *child = &group->children[index];
+    // A server that we have stopped, because no worker is left, is not what went wrong.
+    bool stopped = group->phase > LAUNCH_GRACE && group->missed >= 0;
+    group->failed = stopped ? group->missed : index;
     group->failed_ns = now_ns;
     if (launch_group_port_taken(group)) {
         launch_group_end(group, now_ns);
         return;
     }
-    char how[128];
-    launch_child_describe(child, how, sizeof how);
-    launch_output_note(&group->output, "%s (pid %lld) ended: %s%s", child->err.name,
-                       (long long)child->pid, how,
-                       group->alive > 0 ? "; waiting for the others" : "");
-    if (group->phase == LAUNCH_RUNNING) {
-        enter(group, LAUNCH_GRACE, now_ns + group->config.grace_ns);
+    tell_end(group, child, "; waiting for the others");
+    wait_for_others(group, child, now_ns);
+}
+
+static void take_failure(struct launch_group *group, int64_t index, int64_t now_ns) {
+    const struct launch_child *child = &group->children[index];
+    if (is_missed(group, child)) {
+        if (group->missed < 0) group->missed = index;
+        if (group->failed < 0) tell_end(group, child, "; the job may go on without it");
+        return;
     }
+    if (group->failed < 0) {
+        take_first_failure(group, index, now_ns);
+        return;
+    }
+    bool better = is_consequence(&group->children[group->failed]) && !is_consequence(child) &&
+                  now_ns - group->failed_ns < CULPRIT_NS && group->phase == LAUNCH_GRACE;
+    if (better) group->failed = index;
+    if (better) wait_for_others(group, child, now_ns);
 }
 
 static void take_end(struct launch_group *group, int64_t index, int64_t now_ns) {

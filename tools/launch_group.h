@@ -4,7 +4,11 @@
  * blocked meanwhile). The first child that fails is remembered. The others then have `grace_ns` to
  * end by themselves, since each of them learns of the loss and writes down what it knows; then they
  * get SIGTERM, and SIGKILL 5 s later. The same happens to servers that still run when all workers
- * are done. A signal to the launcher goes to all children as SIGTERM; a second one kills them.
+ * are done. A worker whose exit code says that its user must mend something (MISTAKE_NS) leaves the
+ * others a second only, since they may be waiting for it to join.
+ * Where the job goes on without a worker, another worker's failure is told and nothing more: the
+ * servers decide when the job is over, and their exit codes count.
+ * A signal to the launcher goes to all children as SIGTERM; a second one kills them.
  * Invariant: when launch_group_run() returns, no child is left.
  * One thread owns it.
  */
@@ -25,6 +29,7 @@ struct launch_group_config {
     const char *progress; /* the value of --progress */
     bool stay;            /* servers may outlive the workers */
     bool port_chosen;     /* by the launcher: a server 0 that cannot take it ends all at once */
+    bool goes_on;         /* the job's mode does without a worker that is lost */
 };
 
 enum launch_phase {
@@ -46,7 +51,8 @@ struct launch_group {
     int64_t deadline_ns; /* of the phase; INT64_MAX for none */
     int64_t failed;      /* child that failed first; -1 for none */
     int64_t failed_ns;
-    int asked; /* signal that asked the launcher to end; 0 for none */
+    int64_t missed; /* worker that the job went on without, the first; -1 for none */
+    int asked;      /* signal that asked the launcher to end; 0 for none */
 };
 
 /* IO, logged. */
@@ -66,8 +72,9 @@ void launch_group_run(struct launch_group *group);
 /* True when server 0 found its port taken. */
 bool launch_group_port_taken(const struct launch_group *group);
 
-/* The launcher's exit code: 128 + n after signal n, else that of the child that failed first, which
- * is named on standard error, else 0. After launch_group_run(). */
+/* The launcher's exit code: 128 + n after signal n, else that of the child that failed first (and
+ * that the job did not go on without), which is named on standard error, else 0. After
+ * launch_group_run(). */
 int launch_group_report(struct launch_group *group);
 
 /* After launch_group_run(). */

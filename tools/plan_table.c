@@ -6,7 +6,9 @@
  */
 #include "base/log.h"
 #include "base/memory.h"
-#include "compression/codec.h"
+#include "compression/cast.h"
+#include "compression/delta.h"
+#include "compression/push_codec.h"
 #include "proto/frame.h"
 #include "proto/job.h"
 #include "proto/plan.h"
@@ -43,10 +45,13 @@ static const char usage[] =
 
 struct planned {
     const struct job *job;
-    const struct codec *push, *pull;
+    struct push_codec *push;
+    uint8_t pull;  /* of whole blocks */
+    uint8_t delta; /* of steps; CODEC_F32: none */
     struct model_shape shape;
     struct plan plan;
-    uint64_t push_bytes, pull_bytes; /* of one worker and step, headers included */
+    /* Of one worker and step, headers included; of pushes, once their schedules are over. */
+    uint64_t push_bytes, pull_bytes;
 };
 
 /* Bytes of one server process. */
@@ -66,6 +71,21 @@ static enum status find_data_vocab(const struct job *job, int64_t *vocab) {
     return STATUS_OK;
 }
 
+/* With a delta: of a worker that has the version before. */
+static size_t answer_bytes(const struct planned *planned, size_t values) {
+    bool steps = planned->delta != CODEC_F32 && delta_steps_max(planned->delta, values) > 0;
+    return steps ? DELTA_HEAD + delta_step_bytes(planned->delta, values)
+                 : cast_bytes(planned->pull, values);
+}
+
+/* What a shard keeps of a block for --pull delta-*. */
+static uint64_t replica_bytes(const struct planned *planned, const struct plan_block *block) {
+    size_t values = (size_t)block->count;
+    if (planned->delta == CODEC_F32 || block->fragment == PLAN_FROZEN) return 0;
+    return values * sizeof(float) +
+           delta_steps_max(planned->delta, values) * delta_step_bytes(planned->delta, values);
+}
+
 static enum status build(struct planned *planned) {
     const struct job *job = planned->job;
     int64_t vocab = 0;
@@ -77,12 +97,15 @@ static enum status build(struct planned *planned) {
     enum status status = plan_build(&planned->plan, tensors, count, &options);
     free(tensors);
     TRY(status);
-    planned->push = codec_find(job->push);
-    planned->pull = codec_find(job->pull);
+    TRY(push_codec_open(job, &planned->plan, 0, &planned->push));
+    planned->pull = CODEC_BF16; // of whole blocks
+    if (!delta_find(job->pull, &planned->delta) && !cast_find(job->pull, &planned->pull)) {
+        return STATUS_INVALID;
+    }
     for (uint64_t id = 0; id < planned->plan.block_count; id++) {
         size_t values = (size_t)planned->plan.blocks[id].count;
-        planned->push_bytes += planned->push->bound(values) + FRAME_BYTES;
-        planned->pull_bytes += planned->pull->bound(values) + FRAME_BYTES;
+        planned->push_bytes += push_codec_usual_bytes(planned->push, id) + FRAME_BYTES;
+        planned->pull_bytes += answer_bytes(planned, values) + FRAME_BYTES;
     }
     return STATUS_OK;
 }
@@ -103,13 +126,14 @@ static struct server_bytes count_server(const struct planned *planned, uint64_t 
             size_t values = (size_t)block->count;
             blocks++;
             bytes.weights += 4 * block->count;
-            bytes.push += planned->push->bound(values) + FRAME_BYTES;
-            bytes.pull += planned->pull->bound(values) + FRAME_BYTES;
+            bytes.push += push_codec_usual_bytes(planned->push, id) + FRAME_BYTES;
+            bytes.pull += answer_bytes(planned, values) + FRAME_BYTES;
+            bytes.answers += replica_bytes(planned, block);
             largest = block->count > largest ? block->count : largest;
         }
         shard_channel_config(job, &planned->plan, shard, &channel);
         bytes.blocks += blocks;
-        bytes.answers += (blocks + SPARE_ANSWERS) * planned->pull->bound((size_t)largest);
+        bytes.answers += (blocks + SPARE_ANSWERS) * cast_bytes(planned->pull, (size_t)largest);
         bytes.slots += (uint64_t)channel.slots * channel.slot_bytes;
     }
     bytes.moments = moments * bytes.weights;
@@ -135,7 +159,10 @@ static void print_worker(const struct planned *planned) {
     struct channel_config channel;
     struct model_options options;
     double vector = 4.0 * (double)planned->plan.value_count / MIB;
-    double pushes = (double)planned->push_bytes / MIB;
+    double pushes = (double)push_codec_memory(planned->push) / MIB;
+    for (uint64_t id = 0; id < planned->plan.block_count; id++) {
+        pushes += (double)push_codec_bound(planned->push, id) / MIB;
+    }
     trainer_model_options(planned->job, &options);
     exchange_channel_config(planned->job, &planned->plan, &channel);
     double slots = (double)((uint64_t)channel.slots * channel.slot_bytes) / MIB;
@@ -210,6 +237,7 @@ static int plan_table_run(int argc, char **argv) {
         print_worker(&planned);
         print_wire(&planned);
     }
+    push_codec_close(planned.push);
     plan_free(&planned.plan);
     return status == STATUS_INVALID ? EXIT_CODE_USAGE : (int)status_exit_code(status);
 }

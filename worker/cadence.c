@@ -12,8 +12,8 @@ bool cadence_by_version(const struct discipline *discipline, int64_t workers) {
     return discipline_by_round(discipline) && !discipline_needs_all(discipline, workers);
 }
 
-bool cadence_commits(const struct discipline *discipline, int64_t warmup, int64_t seq) {
-    return !discipline_by_round(discipline) && seq > warmup;
+bool cadence_commits(const struct discipline *discipline, int64_t seq) {
+    return !discipline_by_round(discipline) && seq > discipline->sync_warmup;
 }
 
 int64_t cadence_place(const struct discipline *discipline, int64_t steps, int64_t report) {

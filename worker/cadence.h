@@ -47,9 +47,8 @@ struct cadence_progress {
 /* Is the place in the job told by versions? */
 bool cadence_by_version(const struct discipline *discipline, int64_t workers);
 
-/* Whether report `seq` must be followed by a commit: so when it is applied by itself. The first
- * `warmup` reports are sync. */
-bool cadence_commits(const struct discipline *discipline, int64_t warmup, int64_t seq);
+/* Whether report `seq` must be followed by a commit: so when it is applied by itself. */
+bool cadence_commits(const struct discipline *discipline, int64_t seq);
 
 /* The place in the job, in steps, of a worker at the usual pace after `report` reports. */
 int64_t cadence_place(const struct discipline *discipline, int64_t steps, int64_t report);

@@ -2,8 +2,10 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "base/log.h"
-#include "kernels/optimizer.h"
+#include "compression/decoder.h"
+#include "compression/delta.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -18,49 +20,52 @@ enum { EVENTS_A_POLL = 64 };
 
 void exchange_channel_config(const struct job *job, const struct plan *plan,
                              struct channel_config *config) {
-    const struct codec *pull = codec_find(job->pull);
-    ASSERT(pull != NULL);
+    (void)job; // whatever --pull says, the last pull is in f32
     uint64_t blocks = plan->block_count;
     *config = (struct channel_config){
         .peers_max = (uint32_t)plan->shard_count,
         .slots = (uint32_t)(blocks < 64 ? blocks + 16 : 80),
-        .slot_bytes = pull->bound((size_t)plan->largest_block),
+        .slot_bytes = (size_t)plan->largest_block * sizeof(float),
         .sends_max = (uint32_t)(2 * blocks + plan->shard_count + 16),
     };
 }
 
 enum status exchange_init(struct exchange *exchange, const struct exchange_config *config) {
     const struct plan *plan = config->plan;
-    *exchange = (struct exchange){.config = *config,
-                                  .push = codec_find(config->job->push),
-                                  .pull = codec_find(config->job->pull),
-                                  .lost_shard = -1};
-    ASSERT(exchange->push != NULL && exchange->pull != NULL);
+    uint8_t codec;
+    *exchange = (struct exchange){
+        .config = *config, .follows = delta_find(config->job->pull, &codec), .lost_shard = -1};
+    TRY(push_codec_open(config->job, plan, config->rank, &exchange->push));
+    exchange->counters.codec_bytes = push_codec_memory(exchange->push);
     /* Where frames cannot be lost, a late answer is a slow peer's; repeating whole pushes would
      * only load the link. The rare repetition is for a frame that was found damaged. */
     int64_t lease_ns = job_lease_ns(config->job);
     exchange->resend_ns = config->channel->ops->lossy ? lease_ns / 2 : 12 * lease_ns;
     size_t bytes = arena_need((size_t)plan->block_count * sizeof(struct exchange_block)) +
-                   2 * arena_need((size_t)plan->shard_count * sizeof(bool)) +
-                   arena_need((size_t)plan->largest_block * sizeof(float));
+                   2 * arena_need((size_t)plan->shard_count * sizeof(bool));
     for (uint64_t id = 0; id < plan->block_count; id++) {
-        bytes += arena_need(exchange->push->bound((size_t)plan->blocks[id].count));
+        bytes += arena_need(push_codec_bound(exchange->push, id));
     }
-    TRY(arena_init(&exchange->arena, bytes));
+    enum status status = arena_init(&exchange->arena, bytes);
+    if (status != STATUS_OK) {
+        push_codec_close(exchange->push);
+        exchange->push = NULL;
+        return status;
+    }
     exchange->blocks =
         arena_take(&exchange->arena, (size_t)plan->block_count * sizeof(struct exchange_block));
     exchange->commit_due = arena_take(&exchange->arena, (size_t)plan->shard_count * sizeof(bool));
     exchange->commit_shards =
         arena_take(&exchange->arena, (size_t)plan->shard_count * sizeof(bool));
-    exchange->decoded = arena_take(&exchange->arena, (size_t)plan->largest_block * sizeof(float));
     for (uint64_t id = 0; id < plan->block_count; id++) {
         exchange->blocks[id].wire =
-            arena_take(&exchange->arena, exchange->push->bound((size_t)plan->blocks[id].count));
+            arena_take(&exchange->arena, push_codec_bound(exchange->push, id));
     }
     return STATUS_OK;
 }
 
 void exchange_free(struct exchange *exchange) {
+    push_codec_close(exchange->push);
     arena_free(&exchange->arena);
     *exchange = (struct exchange){0};
 }
@@ -71,6 +76,7 @@ static void open_request(struct exchange *exchange, struct exchange_block *block
     block->kind = kind;
     block->ticket++;
     block->open = true;
+    block->exact = false;
     block->unsent = true;
     exchange->open++;
     exchange->unsent++;
@@ -80,6 +86,13 @@ void exchange_pull_all(struct exchange *exchange, bool first) {
     for (uint64_t id = 0; id < exchange->config.plan->block_count; id++) {
         exchange->blocks[id].first = first;
         open_request(exchange, &exchange->blocks[id], FRAME_PULL);
+    }
+}
+
+void exchange_pull_exact(struct exchange *exchange) {
+    for (uint64_t id = 0; id < exchange->config.plan->block_count; id++) {
+        open_request(exchange, &exchange->blocks[id], FRAME_PULL);
+        exchange->blocks[id].exact = true;
     }
 }
 
@@ -107,13 +120,16 @@ void exchange_pull_behind(struct exchange *exchange) {
     }
 }
 
-/* Of what the shard will apply: the codec may have made an infinity of a finite value, and then the
- * commit must say so. */
-static double sum_on_the_wire(struct exchange *exchange, const struct exchange_block *block,
-                              size_t count) {
-    ASSERT(exchange->push->decode(block->wire, block->wire_bytes, exchange->decoded, count) ==
-           STATUS_OK);
-    return optimizer_sum_of_squares(exchange->decoded, (int64_t)count);
+/* What is not finite must not stay in the sums for ever. */
+static void count_encoded(struct exchange *exchange, const struct encoder_result *result,
+                          size_t count, int64_t took_ns) {
+    struct exchange_counters *counters = &exchange->counters;
+    counters->pushed_values += count;
+    counters->codec_ns += took_ns;
+    if (isfinite(result->gradient_square_sum) && isfinite(result->residual_square_sum)) {
+        counters->gradient_square_sum += result->gradient_square_sum;
+        counters->residual_square_sum += result->residual_square_sum;
+    }
 }
 
 enum status exchange_push(struct exchange *exchange, const struct exchange_report *report,
@@ -123,17 +139,19 @@ enum status exchange_push(struct exchange *exchange, const struct exchange_repor
     if (block->sends > 0) {
         return STATUS_AGAIN;
     }
-    /* The buffer was sized by bound(), the only thing that can be wrong. */
-    ASSERT(exchange->push->encode(values, count, block->wire, exchange->push->bound(count),
-                                  &block->wire_bytes) == STATUS_OK);
+    int64_t start_ns = clock_now_ns();
+    struct encoder_result result;
+    push_codec_encode(exchange->push, id, report->seq, values, block->wire, &result);
+    block->codec = result.codec;
+    block->wire_bytes = result.bytes;
     block->wire_xxh3 = checksum_xxh3(block->wire, block->wire_bytes);
-    if (report->commits) {
-        block->sum_of_squares = sum_on_the_wire(exchange, block, count);
-    }
+    /* Of what the shard will apply: the codec may have made an infinity of a finite value, and then
+     * the commit must say so. */
+    block->sum_of_squares = result.square_sum;
+    count_encoded(exchange, &result, count, clock_now_ns() - start_ns);
     block->seq = report->seq;
     block->weight = report->weight;
     open_request(exchange, block, FRAME_PUSH);
-    exchange->counters.pushed_values += count;
     return STATUS_OK;
 }
 
@@ -192,11 +210,13 @@ static enum status send_request(struct exchange *exchange, uint64_t id) {
     const struct plan_block *planned = &exchange->config.plan->blocks[id];
     struct exchange_block *block = &exchange->blocks[id];
     struct frame frame = {.kind = block->kind,
-                          .codec = (uint8_t)exchange->push->id,
+                          .codec = block->codec,
                           .seq = block->seq,
                           .block_version = block->version,
                           .block = id,
                           .value_count = (uint32_t)planned->count,
+                          .check = block->check,
+                          .exact = block->exact,
                           .ticket = block->ticket};
     const uint8_t *payload = NULL;
     if (block->kind == FRAME_PUSH) {
@@ -304,11 +324,41 @@ static void count_answer(struct exchange *exchange, const struct exchange_block 
     }
 }
 
-static void install(struct exchange *exchange, const struct frame *frame,
-                    const struct channel_event *event) {
+/* The payload -> the block's weights. What is no answer to our replica is asked for again, whole,
+ * at once: the shard thinks that we have another. */
+static bool decode(struct exchange *exchange, const struct frame *frame,
+                   const struct channel_event *event) {
     const struct plan_block *planned = &exchange->config.plan->blocks[frame->block];
     struct exchange_block *block = &exchange->blocks[frame->block];
-    const struct codec *codec = codec_by_id(frame->codec);
+    float *weights = exchange->config.weights + planned->offset;
+    size_t count = (size_t)planned->count;
+    if (frame->value_count != planned->count) {
+        return false;
+    }
+    if (delta_is(frame->codec)) {
+        struct delta_place place = {.version = block->version, .check = block->check};
+        enum status status = delta_apply(frame->codec, event->payload, event->payload_bytes,
+                                         frame->block_version, weights, count, &place);
+        block->check = status == STATUS_OK ? place.check : DELTA_NONE;
+        if (status != STATUS_OK && !block->unsent) {
+            block->unsent = true;
+            exchange->unsent++;
+        }
+        return status == STATUS_OK;
+    }
+    if ((frame->codec != CODEC_F32 && frame->codec != CODEC_BF16) ||
+        decoder_set(frame->codec, event->payload, event->payload_bytes, weights, count, NULL) !=
+            STATUS_OK) {
+        return false;
+    }
+    bool replica = exchange->follows && frame->codec == CODEC_BF16;
+    block->check = replica ? delta_check(weights, count) : DELTA_NONE;
+    return true;
+}
+
+static void install(struct exchange *exchange, const struct frame *frame,
+                    const struct channel_event *event) {
+    struct exchange_block *block = &exchange->blocks[frame->block];
     struct exchange_counters *counters = &exchange->counters;
     /* Lent: a repeated first frame is in flight, and the weights are the channel's; what comes now
      * is asked for again later. */
@@ -316,10 +366,7 @@ static void install(struct exchange *exchange, const struct frame *frame,
         counters->ignored++;
         return;
     }
-    if (codec == NULL || frame->value_count != planned->count ||
-        codec->decode(event->payload, event->payload_bytes,
-                      exchange->config.weights + planned->offset,
-                      (size_t)planned->count) != STATUS_OK) {
+    if (!decode(exchange, frame, event)) {
         counters->corrupt++;
         return;
     }

@@ -5,14 +5,17 @@
  * answer repeats, so that a late answer to an older request is known. An encoded push stays in its
  * buffer until it is answered; on a channel that may lose frames, what is not answered within half
  * a lease is sent again, the same bytes; on others after 12 leases, in case it was damaged.
- * A state machine without threads or waits, polled by its
- * owner. Memory is one arena, from the plan: one encoded push a block.
+ * With --pull delta-* the installed weights are the block's replica (compression/delta.h): a
+ * request says which one, the answer has the steps from there. Steps that do not fit are refused,
+ * and the request is repeated without a replica: the answer is a whole one.
+ * A state machine without threads or waits, polled by its owner. Memory is one arena, from the
+ * plan: one encoded push a block.
  */
 #ifndef RUBATO_WORKER_EXCHANGE_H
 #define RUBATO_WORKER_EXCHANGE_H
 
 #include "base/memory.h"
-#include "compression/codec.h"
+#include "compression/push_codec.h"
 #include "proto/frame.h"
 #include "proto/job.h"
 #include "proto/plan.h"
@@ -24,6 +27,7 @@ struct exchange_block {
     uint32_t ticket;      /* of the last request */
     bool open;            /* the request is not answered */
     bool first;           /* its first weights are to be sent before the pull (worker 0) */
+    bool exact;           /* the pull is for the shard's own weights, f32 */
     bool unsent;          /* the request is to be handed to the channel */
     bool lent;            /* the weights are the channel's, as the first frame's payload */
     uint32_t sends;       /* of requests in flight: the wire buffer is the channel's */
@@ -31,8 +35,10 @@ struct exchange_block {
     uint64_t seq;         /* of the push */
     double weight;        /* of the push's report */
     uint64_t version;     /* of the weights that are installed */
+    uint32_t check;       /* of them, when they are a replica (compression/delta.h) */
     int64_t asked_ns;     /* when it was last handed to the channel */
     uint8_t *wire;        /* the encoded push */
+    uint8_t codec;        /* of it */
     size_t wire_bytes;
     uint64_t wire_xxh3;
     double sum_of_squares; /* of the last push that commits, as the wire holds it */
@@ -47,6 +53,10 @@ struct exchange_counters {
     uint64_t pushes_answered;
     uint64_t dropped; /* reports of which a block did not count */
     uint64_t resent, ignored, corrupt;
+    int64_t codec_ns;     /* in encoders, check-sums included */
+    uint64_t codec_bytes; /* memory that they keep */
+    /* Over all pushes whose values were finite: of the gradients, and of what was held back. */
+    double gradient_square_sum, residual_square_sum;
 };
 
 /* What a worker pushes at once: the blocks of one fragment, or all. */
@@ -67,9 +77,9 @@ struct exchange_config {
 
 struct exchange {
     struct exchange_config config;
-    const struct codec *push, *pull;
-    float *decoded;                /* [plan.largest_block] one block, while its norm is taken */
+    struct push_codec *push;
     struct exchange_block *blocks; /* [plan.block_count] */
+    bool follows;                  /* the weights are replicas: --pull delta-* */
     uint64_t open;                 /* requests that are not answered */
     uint64_t unsent;               /* requests that wait for the channel */
     uint64_t commit_seq;           /* the report that is committed, 0: none */
@@ -91,7 +101,7 @@ struct exchange {
 void exchange_channel_config(const struct job *job, const struct plan *plan,
                              struct channel_config *config);
 
-/* MEMORY. */
+/* INVALID, IO: --push-policy names a file that cannot be used (logged). MEMORY. */
 enum status exchange_init(struct exchange *exchange,
                           const struct exchange_config *config) WARN_UNUSED;
 void exchange_free(struct exchange *exchange);
@@ -99,6 +109,10 @@ void exchange_free(struct exchange *exchange);
 /* Asks for every block; worker 0 sends its weights first when `first` is set. No request may be
  * open. */
 void exchange_pull_all(struct exchange *exchange, bool first);
+
+/* Asks for every block's weights as the shard has them, in f32, whatever --pull says. No request
+ * may be open. */
+void exchange_pull_exact(struct exchange *exchange);
 
 /* Asks for the blocks whose version is lower than that of others; frozen ones have none. No request
  * may be open. */

@@ -124,6 +124,37 @@ static double milliseconds(int64_t ns) {
     return (double)ns / (double)CLOCK_MS;
 }
 
+/* What error feedback holds back of the step's pushes, over their gradients' norm. */
+static double residual_norm(const struct exchange_counters *now,
+                            const struct exchange_counters *before) {
+    double gradient = now->gradient_square_sum - before->gradient_square_sum;
+    double residual = now->residual_square_sum - before->residual_square_sum;
+    return gradient > 0 && residual > 0 ? sqrt(residual / gradient) : 0;
+}
+
+/* The last line: what the run came to. */
+static void write_result(const struct report *report, const struct report_step *last, double rate) {
+    char text[1024];
+    size_t bytes = 0;
+    struct json json;
+    json_begin(&json, text, sizeof text);
+    json_text(&json, "schema", "rubato.result/1");
+    json_int(&json, "steps", report->job.steps);
+    json_real(&json, "val_loss", last->val_loss, 9);
+    json_real(&json, "bytes_a_token", last->bytes_a_token, 7);
+    json_int(&json, "tokens", (int64_t)last->job_tokens);
+    json_real(&json, "tok_s", rate, 6);
+    json_text(&json, "mode", report->job.mode);
+    json_text(&json, "push", report->job.push);
+    json_text(&json, "pull", report->job.pull);
+    json_int(&json, "push_bytes", (int64_t)last->counters.pushed_bytes);
+    json_int(&json, "pull_bytes", (int64_t)last->counters.pulled_bytes);
+    json_real(&json, "push_ratio", report_push_ratio(&last->counters), 5);
+    if (json_end(&json, &bytes) == STATUS_OK) {
+        (void)fprintf(report->metrics, "%s\n", text);
+    }
+}
+
 static void write_metrics(struct report *report, const struct report_step *step, int64_t now_ns) {
     char text[1024];
     size_t bytes = 0;
@@ -144,10 +175,13 @@ static void write_metrics(struct report *report, const struct report_step *step,
     json_real(&json, "forward", milliseconds(step->forward_ns), 5);
     json_real(&json, "backward", milliseconds(step->backward_ns), 5);
     json_real(&json, "wait", milliseconds(step->wait_ns), 5);
+    json_real(&json, "codec", milliseconds(now->codec_ns - before->codec_ns), 5);
     json_close_object(&json);
     json_int(&json, "push_bytes", (int64_t)(now->pushed_bytes - before->pushed_bytes));
     json_int(&json, "pull_bytes", (int64_t)(now->pulled_bytes - before->pulled_bytes));
     json_real(&json, "push_ratio", report_push_ratio(now), 5);
+    json_int(&json, "codec_bytes", (int64_t)now->codec_bytes);
+    json_real(&json, "residual_norm", residual_norm(now, before), 5);
     json_real(&json, "staleness",
               answered > 0 ? (double)(now->staleness_sum - before->staleness_sum) / (double)answered
                            : 0,
@@ -252,6 +286,9 @@ void report_result(struct report *report, const struct report_step *last, const 
            per_byte[0] != '\0' ? "," : "", per_byte);
     if (sample_bytes > 0) {
         print_sample(sample, sample_bytes);
+    }
+    if (report->metrics != NULL) {
+        write_result(report, last, rate);
     }
     printf("files: %s (model.safetensors, config.json, metrics.jsonl, options.conf)\n",
            report->folder);

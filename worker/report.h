@@ -1,9 +1,9 @@
 /* report.h - what a run tells its user: the progress line, metrics.jsonl, and the result.
  *
- * The folder of a run holds metrics.jsonl (an object a step, schema "rubato.step/1"), options.conf,
- * model.safetensors and config.json. Worker 0 prints the progress line to standard error, the
- * worker that saves (the lowest rank that is left) the result to standard output; others write
- * metrics.rankN.jsonl, and only if --run-dir was given.
+ * The folder of a run holds metrics.jsonl (an object a step, schema "rubato.step/1", and at the end
+ * one of "rubato.result/1"), options.conf, model.safetensors and config.json. Worker 0 prints the
+ * progress line to standard error, the worker that saves (the lowest rank that is left) the result
+ * to standard output; others write metrics.rankN.jsonl, and only if --run-dir was given.
  */
 #ifndef RUBATO_WORKER_REPORT_H
 #define RUBATO_WORKER_REPORT_H

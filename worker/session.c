@@ -236,7 +236,11 @@ static enum status carry_out(struct session *session, const struct session_comma
         if (!session->going) {
             return STATUS_AGAIN;
         }
-        exchange_pull_all(&session->exchange, command->first);
+        if (command->exact) {
+            exchange_pull_exact(&session->exchange);
+        } else {
+            exchange_pull_all(&session->exchange, command->first);
+        }
         session->settling = true;
         return STATUS_OK;
     case SESSION_PULL_BEHIND:

@@ -23,7 +23,8 @@ enum session_command_kind {
     SESSION_MEMORY,      /* weights: where answers are installed; PULL may follow */
     SESSION_PUSH,        /* report, block, values */
     SESSION_COMMIT,      /* report: every block of it was pushed; SETTLED follows */
-    SESSION_PULL,        /* ask for every block, SETTLED follows; `first`: send my weights before */
+    SESSION_PULL,        /* ask for every block, SETTLED follows; `first`: send my weights before;
+                          `exact`: as the shards have them, whatever --pull says */
     SESSION_PULL_BEHIND, /* ask for blocks that are behind the others; SETTLED follows */
     SESSION_PROMISED,    /* step that I shall not pass before I hear more */
     SESSION_HELD,        /* step: I am there and settled */
@@ -40,7 +41,7 @@ struct session_command {
     const float *values;
     uint64_t block, step;
     struct exchange_report report;
-    bool first;
+    bool first, exact;
     const char *reason; /* a constant */
     int exit_code;
 };

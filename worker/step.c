@@ -108,7 +108,7 @@ static void name_report(struct trainer *trainer, uint64_t tokens) {
     trainer->report = (struct exchange_report){
         .seq = (uint64_t)seq,
         .weight = (double)tokens / (double)usual_tokens(trainer),
-        .commits = cadence_commits(&trainer->discipline, trainer->job->sync_warmup, seq),
+        .commits = cadence_commits(&trainer->discipline, seq),
     };
 }
 

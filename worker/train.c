@@ -261,7 +261,7 @@ static void take_settled(struct trainer *trainer, const struct session_event *ev
 }
 
 static void take_drained(struct trainer *trainer, const struct session_event *event) {
-    struct session_command pull = {.kind = SESSION_PULL};
+    struct session_command pull = {.kind = SESSION_PULL, .exact = true};
     const struct job *job = trainer->job;
     if (trainer->state != TRAINER_DRAINING) {
         return;
@@ -297,7 +297,8 @@ static void tell_held(struct trainer *trainer) {
 static void take_resume(struct trainer *trainer) {
     char why[256];
     trainer->limit = INT64_MAX;
-    if (job_discipline(trainer->job, &trainer->discipline, why, sizeof why) != STATUS_OK) {
+    if (discipline_change(trainer->job, trainer->job->mode, &trainer->discipline, why,
+                          sizeof why) != STATUS_OK) {
         trainer_fail(trainer, "it cannot change the mode", EXIT_CODE_PROTOCOL);
         return;
     }

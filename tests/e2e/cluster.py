@@ -217,7 +217,7 @@ class Cluster:
         """How many steps worker 0 has reported."""
         try:
             with open(os.path.join(self.run_dir, "metrics.jsonl"), "rb") as file:
-                return file.read().count(b"\n")
+                return file.read().count(b'"rubato.step/1"')
         except FileNotFoundError:
             return 0
 
@@ -258,10 +258,10 @@ def seeded_text(count, seed=1):
     return bytes(text[:count])
 
 
-def read_metrics(path):
-    """The lines of a metrics file, each of which must be a JSON object."""
+def read_metrics(path, schema="rubato.step/1"):
+    """The lines of a metrics file that have this schema; each line must be a JSON object."""
     with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+        return [line for line in map(json.loads, file) if line["schema"] == schema]
 
 
 def read_safetensors(content):

@@ -63,6 +63,21 @@ def local_modes(cluster):
             expect(bytes_of(lines) * steps <= sync, f"{options} sends {bytes_of(lines)} of {sync}")
 
 
+def diloco_bytes(cluster):
+    """diloco:20 pushes at most 1/20 of sync's bytes, as the data channel counts them; with 20
+    fragments no step pushes more than twice the mean of all steps"""
+    job = [*TINY, "--steps", 60]
+    sync = run(cluster, *job, "--mode", "sync")
+    whole = run(cluster, *job, "--mode", "diloco:20")
+    expect(bytes_of(whole) * 20 <= bytes_of(sync), f"{bytes_of(whole)} of {bytes_of(sync)} bytes")
+    # The last line has the reports that follow the last step, too.
+    parts = run(cluster, *job, "--mode", "diloco:20", "--fragments", 20)[:-1]
+    mean = bytes_of(parts) / len(parts)
+    peak = max(step["push_bytes"] for step in parts)
+    expect(0 < peak <= 2 * mean, f"a step pushes {peak} bytes, {mean:.0f} in the mean")
+    expect(20 * bytes_of(parts) <= bytes_of(sync), "fragments send more")
+
+
 def repeatable(cluster):
     """a local run with fragments and overlap has the same bits for any number of servers"""
     job = [*JOB, "--mode", "diloco:8", "--fragments", 2, "--overlap", 2]
@@ -122,6 +137,26 @@ def quorum_goes_on(cluster):
             process.wait_exit(69, PROMPT_S)
 
 
+def launched_quorum(cluster):
+    """`rubato launch` with --backup-workers 1, and with async: a worker that is killed is told of
+    in one line, the job ends with its result and 0"""
+    for options in (["--backup-workers", 1], ["--mode", "async"]):
+        new_run_dir(cluster)
+        launcher = cluster.start("launch", [
+            cluster.program("rubato"), "launch", "--workers", 3, "--threads", 1, "--data",
+            cluster.data, "--run-dir", cluster.run_dir, "--eval-every", 0, "--sample-tokens", 0,
+            *TINY, "--steps", 2000, *options])
+        joined = launcher.wait_line(r"worker 2 \(.*:\d+\) joined", PATIENCE_S)
+        cluster.wait_steps(5)
+        os.kill(int(re.search(r"worker 2 \(.*:(\d+)\) joined", joined)[1]), signal.SIGKILL)
+        launcher.wait_exit(0)
+        told = [line for line in launcher.err().splitlines() if "signal 9" in line]
+        expect_equal(len(told), 1, f"lines on the killed worker of {options}")
+        expect("worker 2" in told[0] and "may go on" in told[0], told[0])
+        result_of(launcher)
+        read_safetensors(cluster.model_bytes())
+
+
 def slow_worker(cluster):
     """a worker with --slow 20 under --backup-workers 1: the job does not wait for it; its reports
     are dropped, and it finishes with the others"""
@@ -132,7 +167,8 @@ def slow_worker(cluster):
         cluster.worker("--index", rank, *(["--slow", 20] if rank == 2 else []),
                        name=f"worker {rank}")
     cluster.finish_job()
-    expect_equal(metrics_of(cluster)[-1]["dropped"], 0, "dropped reports of worker 0")
+    # A busy machine can make any of them the last of a round, but not of most.
+    expect(metrics_of(cluster)[-1]["dropped"] < STEPS / 2, "worker 0 counts in too few rounds")
     slow = metrics_of(cluster, 2)
     expect(slow[-1]["dropped"] > 0, "no report of the slow worker was dropped")
     expect(len(slow) < STEPS, "the slow worker made all steps")
@@ -161,5 +197,5 @@ def change_mode(cluster):
 
 
 if __name__ == "__main__":
-    main(__doc__, [local_modes, repeatable, leave_after, quorum_goes_on, slow_worker, change_mode],
-         parallel=2)
+    main(__doc__, [local_modes, diloco_bytes, repeatable, leave_after, quorum_goes_on,
+                   launched_quorum, slow_worker, change_mode], parallel=2)

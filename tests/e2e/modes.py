@@ -18,9 +18,12 @@ LR, LR_MIN_RATIO, WARMUP = 0.01, 0.1, 20
 JOB = [*TINY, "--steps", STEPS, "--lr", LR]
 KEYS = {"schema", "step", "seconds", "loss", "val_loss", "lr", "tokens", "tok_s", "ms",
         "push_bytes", "pull_bytes", "push_ratio", "staleness", "resent", "weight", "local_steps",
-        "round", "dropped"}
+        "round", "dropped", "codec_bytes", "residual_norm"}
 # f32 bytes over bytes on the wire: frame headers cost something in blocks of 300 values.
 PUSH_RATIOS = {"none": (0.8, 1), "bf16": (1.5, 2), "int8": (2.4, 4)}
+# Of whole blocks, for every block; with the share of a gradient that error feedback holds back.
+COARSE = {"int4:sr,had": (3.5, 8, 0), "topk:0.01,ef+zstd": (10, 200, 0.5),
+          "onebit,ef=loco": (5, 32, 0.05)}
 CHANNELS, VOCAB, LENGTH = 16, 256, 16
 VALUES = (VOCAB + LENGTH) * CHANNELS + 12 * CHANNELS**2 + 13 * CHANNELS + 2 * CHANNELS
 
@@ -40,7 +43,9 @@ def check_metrics(path, mode, push):
     for before, step in zip([None] + steps, steps):
         expect_equal(set(step), KEYS, "keys of a step")
         expect_equal(step["schema"], "rubato.step/1", "schema")
-        expect_equal(set(step["ms"]), {"forward", "backward", "wait"}, "keys of ms")
+        expect_equal(set(step["ms"]), {"forward", "backward", "wait", "codec"}, "keys of ms")
+        expect(step["ms"]["codec"] > 0 and step["codec_bytes"] > 0, "codecs cost nothing")
+        expect_equal(step["residual_norm"], 0, "residual without error feedback")
         wanted = learning_rate(step["step"] - 1)
         expect(math.isclose(step["lr"], wanted, rel_tol=1e-5), f"lr {step['lr']}, not {wanted}")
         expect(0 < step["loss"] < 8, f"loss {step['loss']} of step {step['step']}")
@@ -128,6 +133,29 @@ def mode_async(cluster):
     run_mode(cluster, "async")
 
 
+def coarse_codecs(cluster):
+    """codecs of few bits, for every block: exit 0, the loss falls, the wire's ratio and what error
+    feedback holds back are in the metrics, and the last line is the result"""
+    for push, (least, most, held) in COARSE.items():
+        new_run_dir(cluster)
+        cluster.start_job(*JOB, "--push", push, "--push-policy", "all", "--dense-warmup", 0,
+                          "--density-schedule", 0, "--block-values", 262144)
+        cluster.finish_job()
+        path = os.path.join(cluster.run_dir, "metrics.jsonl")
+        steps = read_metrics(path)
+        expect_equal(len(steps), STEPS, f"steps with {push}")
+        expect(steps[-1]["loss"] < 4.9, f"last loss {steps[-1]['loss']} with {push}")
+        ratio = steps[-1]["push_ratio"]
+        expect(least < ratio < most, f"ratio {ratio} with {push}")
+        norm = steps[-1]["residual_norm"]
+        expect(norm > held if held > 0 else norm == 0, f"residual {norm} with {push}")
+        (result,) = read_metrics(path, "rubato.result/1")
+        expect_equal((result["steps"], result["push"]), (STEPS, push), "the result's line")
+        expect(2 < result["val_loss"] < 5, f"val_loss {result['val_loss']} with {push}")
+        with open(path, encoding="utf-8") as file:
+            expect("rubato.result/1" in file.read().splitlines()[-1], "the result is not last")
+
+
 def model_of_job(cluster, *options, servers=2, shards=1, workers=WORKERS):
     new_run_dir(cluster)
     cluster.start_job(*options, servers=servers, workers=workers,
@@ -211,5 +239,5 @@ def launched(cluster):
 
 
 if __name__ == "__main__":
-    main(__doc__, [mode_sync, mode_ssp, mode_async, sync_bits, repeated_from_options, stay,
-                   launched], parallel=2)
+    main(__doc__, [mode_sync, mode_ssp, mode_async, coarse_codecs, sync_bits,
+                   repeated_from_options, stay, launched], parallel=2)

@@ -118,8 +118,9 @@ def bad_values(cluster):
             ("lr", "-1", "0 to 1000"), ("lr", "fast", "0 to 1000"), ("lr", "nan", "0 to 1000"),
             ("steps", "0", "1 to 1000000000"), ("batch", "2.5", "1 to 4096"),
             ("steps", "99999999999999999999", "1 to 1000000000"),
-            ("mode", "snyc", "sync, async, ssp:S"), ("mode", "ssp:-1", "ssp:S"),
-            ("push", "int9", "none, bf16, int8"), ("model", "gpt3:tiny", "gpt2:"),
+            ("mode", "snyc", "sync, ssp:S, async, local:H or diloco:H"),
+            ("mode", "ssp:-1", "ssp:S"),
+            ("push", "int9", "none, bf16, "), ("model", "gpt3:tiny", "gpt2:"),
             ("lease", "0.1", "0.5 to 300"), ("optimizer", "adam", "adamw, sgd"),
             ("join", "nowhere", "host:port"), ("join", "127.0.0.1:70000", "host:port"),
             ("log-level", "loud", "error, warn, info, debug, trace")):

@@ -147,7 +147,7 @@ def row_of(case, values):
     numbers = [f"{case[key]:.9e}F" for key in ("beta1", "beta2", "eps", "momentum", "lr", "decay")]
     piece = f'{case["rows"]}, {case["cols"]}, {str(case["hidden"]).lower()}'
     yield f'    {{"{case["name"]}", {{OPTIMIZER_{case["kind"]}, MOMENT_F32,'
-    yield f'     {", ".join(numbers[:4])}}},'
+    yield f'     {", ".join(numbers[:4])}, 0}},'
     yield f'     {", ".join(numbers[4:])}, {{{piece}}}, {{'
     for i in range(0, len(values), 5):
         yield "        " + ", ".join(f"{v:.9e}" for v in values[i : i + 5]) + ","
