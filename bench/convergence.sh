@@ -92,7 +92,8 @@ END {
     for (i = 0; i <= most; i++) {
         if (!n[i]) continue
         printf "%9.4f %8s ", sum[i] / n[i], sigma(sum[i], squares[i], n[i])
-        if (pairs[i]) printf "%+8.2f %8s", gaps[i] / pairs[i], sigma(gaps[i], gap_squares[i], pairs[i])
+        if (pairs[i])
+            printf "%+8.2f %8s", gaps[i] / pairs[i], sigma(gaps[i], gap_squares[i], pairs[i])
         else printf "%8s %8s", "-", "-"
         printf "  %s\n", name[i]
     }

@@ -5,8 +5,9 @@ usage: bench/straggler.py BIN [--steps N] [--floor X] [--times X] [--workers N] 
                           [--mode NAME ...]
 
 For each mode two real jobs, one after the other: all workers alike, and the same with the last one
---times (4) times slower; so often as --repeat (1) says, with the median of the rates. Every step is made --floor (10) times as long as it computes, by sleeping,
-so that a small machine is mostly idle and the figures are about waiting, not about cores.
+--times (4) times slower; so often as --repeat (1) says, with the median of the rates. Every step is
+made --floor (10) times as long as it computes, by sleeping, so that a small machine is mostly idle
+and the figures are about waiting, not about cores.
 
 The table's columns:
   alike, one slow   steps of the job a second that the other workers reach (under a quorum a step is
@@ -36,8 +37,8 @@ STALENESS = 4
 MODES = {
     "sync": ["--mode", "sync"],
     "quorum": ["--mode", "sync", "--backup-workers", "1", "--grace", "0"],
-    f"ssp:{STALENESS}": ["--mode", f"ssp:{STALENESS}"],
-    "async": ["--mode", "async"],
+    f"ssp:{STALENESS}": ["--mode", f"ssp:{STALENESS}", "--sync-warmup", "0"],
+    "async": ["--mode", "async", "--sync-warmup", "0"],
 }
 WARM_STEPS = 5  # before these, memory and connections warm up
 JOB_LIMIT_S = 300
@@ -64,7 +65,8 @@ class Watch(threading.Thread):
         text = self.partial[rank] + self.files[rank].read()
         *lines, self.partial[rank] = text.split(b"\n")
         now = time.monotonic()
-        self.steps[rank] += [(now, json.loads(line)["step"]) for line in lines]
+        entries = [json.loads(line) for line in lines]
+        self.steps[rank] += [(now, entry["step"]) for entry in entries if "step" in entry]
 
     def run(self):
         ended = False
@@ -171,7 +173,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", help="folder of rubato-server and rubato-worker")
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--floor", type=float, default=10, help="--slow of the workers that are not")
+    parser.add_argument("--floor", type=float, default=10,
+                        help="--slow of the workers that are not slow")
     parser.add_argument("--times", type=float, default=4, help="slower the last worker is")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=1)
@@ -191,7 +194,8 @@ def main():
             names.append(straggler_of(log))
         rates = statistics.median(alike), statistics.median(slowed)
         kept = rates[1] / rates[0]
-        named = None if None in names else names[-1]
+        # In a short job the slow one may not have told its pace before the others were done.
+        named = next((name for name in reversed(names) if name is not None), None)
         print(f"{mode:<8} {rates[0]:7.1f}/s {rates[1]:7.1f}/s {kept:6.1%} {ahead:6d}  {named}",
               flush=True)
         wrong = verdict(settings, mode, kept, ahead, named)

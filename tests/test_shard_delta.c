@@ -66,6 +66,7 @@ static void open_shard(const char *mode, const char *pull) {
     job.workers = WORKERS;
     job.lr = 0.1;
     job.warmup = 0;
+    job.sync_warmup = 0;
     job.momentum = 0;
     job.clip = 0;
     struct plan_options plan_options = job_plan_options(&job, 1);

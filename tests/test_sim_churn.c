@@ -46,8 +46,8 @@ static const struct {
     {"mode=sync backup-workers=1 grace=20 late=join", true},
     {"mode=sync quorum=1 grace=auto", true},
     {"mode=ssp:0", false},
-    {"mode=ssp:1", true},
-    {"mode=async", true},
+    {"mode=ssp:1 sync-warmup=0", true},
+    {"mode=async sync-warmup=0", true},
     {"mode=async sync-warmup=3 staleness-scale=inverse max-staleness=9", false}, // rounds at first
     {"mode=local:2", false},
     {"mode=local:2 backup-workers=1", true},

@@ -211,8 +211,9 @@ static void a_thousand_async_steps(void) {
     for (uint64_t p = 0; p < 2; p++) {
         char options[512];
         (void)snprintf(options, sizeof options,
-                       MODEL "push=bf16 pull=%s mode=async steps=%d lr=0.003", pulls[p],
-                       ASYNC_STEPS);
+                       MODEL "push=bf16 pull=%s mode=async sync-warmup=0 steps=%d "
+                             "lr=0.003",
+                       pulls[p], ASYNC_STEPS);
         struct sim_config config = {
             .seed = p,
             .servers = 2,
@@ -247,7 +248,7 @@ static const char *const modes[] = {
     "mode=sync backup-workers=1",
     "mode=ssp:1",
     "mode=async sync-warmup=3 max-staleness=9",
-    "mode=async delay-comp=0.5 delay-base=copies",
+    "mode=async sync-warmup=0 delay-comp=0.5 delay-base=copies",
     "mode=local:2 backup-workers=1",
     "mode=diloco:2 fragments=2 overlap=1 mix=0.5",
     "mode=diloco:2 staleness=1 fragments=2",

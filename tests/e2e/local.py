@@ -119,7 +119,7 @@ def leave_after(cluster):
 def quorum_goes_on(cluster):
     """with --backup-workers 1 and in async, a worker that is killed is missed by nobody; without,
     its loss ends the job"""
-    for options in (["--backup-workers", 1], ["--mode", "async"],
+    for options in (["--backup-workers", 1], ["--mode", "async", "--sync-warmup", 0],
                     ["--mode", "local:3", "--backup-workers", 1, "--grace", 50]):
         new_run_dir(cluster)
         first = len(cluster.processes)
@@ -140,7 +140,7 @@ def quorum_goes_on(cluster):
 def launched_quorum(cluster):
     """`rubato launch` with --backup-workers 1, and with async: a worker that is killed is told of
     in one line, the job ends with its result and 0"""
-    for options in (["--backup-workers", 1], ["--mode", "async"]):
+    for options in (["--backup-workers", 1], ["--mode", "async", "--sync-warmup", 0]):
         new_run_dir(cluster)
         launcher = cluster.start("launch", [
             cluster.program("rubato"), "launch", "--workers", 3, "--threads", 1, "--data",

@@ -89,7 +89,7 @@ def terminate(cluster):
     first.signal(signal.SIGTERM)
     first.wait_exit(0, PROMPT_S)
     first.expect_line(" info SIGTERM: leaving the job")
-    job.coordinator.wait_line(rf" warn {job.name_pattern(first)}.* the job goes on", PROMPT_S)
+    job.coordinator.wait_line(rf" info {job.name_pattern(first)}.* the job goes on", PROMPT_S)
     time.sleep(0.5)
     expect(all(process.running() for process in job.others(first)), "the job did not go on")
     second.signal(signal.SIGTERM)
