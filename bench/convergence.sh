@@ -7,15 +7,15 @@
 #
 # An ARM is a mode and, where wanted, options of `rubato launch` that it has alone:
 #   bench/convergence.sh sync 'ssp:4 --lr 1.5e-3' 'async --sync-warmup 100' 'diloco:20 --lr 3e-3'
-# Without arms: sync, ssp:4, async and diloco:20 with the usual options. --common options go to all
-# arms; what an arm says itself comes last and counts. Each worker makes --steps steps in every arm,
+# Without arms: those of docs/MODES.md, on a small model that 2 cores train in a minute an arm and
+# seed. --common options go to all arms; what an arm says itself comes last and counts. Each worker makes --steps steps in every arm,
 # so that all arms read the same number of tokens.
 # A run whose command line has a result in --out already is not run again: the same command with one
 # more arm costs one arm. Logs and run folders are there, too. Exit code 1 when a run failed.
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-bin=$here/build/bin data=$here/data/gcide.txt out=runs/convergence seeds=3 steps=1300 workers=4
-common='--model gpt2:tiny --seq-len 64 --batch 4 --lr 2e-3 --warmup 50'
+bin=$here/build/bin data=$here/data/gcide.txt out=runs/convergence seeds=3 steps=3000 workers=4
+common='--model gpt2:2x64x2 --seq-len 64 --batch 8 --lr 2e-3 --warmup 100'
 arms=()
 
 usage() {
@@ -33,7 +33,8 @@ while [ $# -gt 0 ]; do
     *) arms+=("$1"); shift ;;
     esac
 done
-[ ${#arms[@]} -gt 0 ] || arms=(sync ssp:4 async diloco:20)
+[ ${#arms[@]} -gt 0 ] || arms=(sync ssp:4 async
+    'diloco:20 --lr 4e-3 --beta2 0.99 --outer-lr 1 --outer-momentum 0.5' 'sync --lr 4e-3')
 if [ ! -r "$data" ]; then
     echo "convergence.sh: no $data: scripts/demo prepares it, or give --data" >&2
     exit 66

@@ -57,8 +57,7 @@ static inline size_t count_above(const float *a, size_t n, uint32_t threshold) {
     size_t i = 0, total = 0;
     for (; i + LANES <= n; i += LANES)
         count -= lanes_magnitude(lanes_load(a + i)) > below;
-    for (int lane = 0; lane < LANES; lane++)
-        total += (size_t)count[lane];
+    total = (size_t)lanes_total(count);
     for (; i < n; i++)
         total += (f32_bits(a[i]) & F32_MAGNITUDE) >= threshold;
     return total;
@@ -67,9 +66,11 @@ static inline size_t count_above(const float *a, size_t n, uint32_t threshold) {
 static inline size_t list_above(const float *a, size_t n, uint32_t threshold, uint32_t *indices) {
     lanes_i below = lanes_splat_i((int32_t)threshold - 1);
     size_t i = 0, total = 0;
-    for (; i + LANES <= n; i += LANES)
-        total +=
-            lanes_list(indices + total, lanes_magnitude(lanes_load(a + i)) > below, (uint32_t)i);
+    for (; i + LANES <= n; i += LANES) {
+        uint32_t bits = lanes_above(lanes_magnitude(lanes_load(a + i)), below);
+        fetch_chunk(a + i);
+        total += lanes_list(indices + total, bits, (uint32_t)i);
+    }
     for (; i < n; i++) {
         if ((f32_bits(a[i]) & F32_MAGNITUDE) >= threshold) indices[total++] = (uint32_t)i;
     }

@@ -16,13 +16,18 @@ struct fp8_format {
 static const struct fp8_format e4m3 = {20, 120 << 3, 0x3c800000, 0x1p9f, 448.0f};
 static const struct fp8_format e5m2 = {21, 112 << 2, 0x38800000, 0x1p16f, 57344.0f};
 
-LANES_INLINE lanes_i fp8_code(lanes_f value, struct fp8_format format) {
+/* *squares += what fp8_widen() would make of the code, squared. */
+LANES_INLINE lanes_i fp8_code(lanes_f value, struct fp8_format format, lanes_f *squares) {
     lanes_i magnitude = lanes_magnitude(value);
     lanes_u bits = (lanes_u)magnitude;
     lanes_u up = (1U << (format.drop - 1)) - 1 + (bits >> format.drop & 1);
-    lanes_i normal = (lanes_i)((bits + up) >> format.drop) - format.rebase;
+    lanes_i rounded = (lanes_i)((bits + up) >> format.drop);
     lanes_i small = lanes_round((lanes_f)magnitude * format.steps);
-    lanes_i code = lanes_select(magnitude < format.smallest, small, normal);
+    lanes_i is_small = magnitude < format.smallest;
+    lanes_i code = lanes_select(is_small, small, rounded - format.rebase);
+    lanes_i small_bits = (lanes_i)(lanes_from_int(small) * (1.0f / format.steps));
+    lanes_f decoded = (lanes_f)lanes_select(is_small, small_bits, rounded << format.drop);
+    *squares += decoded * decoded;
     return code | (lanes_i)((lanes_u)value >> 24 & 0x80);
 }
 
@@ -44,9 +49,7 @@ LANES_INLINE void fp8_encode_block(const float *a, uint8_t *wire, struct fp8_for
     for (size_t i = 0; i < LOOP_BLOCK; i += GROUP) {
         for (size_t p = 0; p < SUM_PARTS; p++) {
             size_t place = i + p * LANES;
-            lanes_i code = fp8_code(lanes_load(a + place) * inverse, format);
-            lanes_f value = fp8_widen(code, format);
-            sums.part[p] += value * value;
+            lanes_i code = fp8_code(lanes_load(a + place) * inverse, format, &sums.part[p]);
             lanes_store_bytes(wire + 2 + place, code);
         }
     }

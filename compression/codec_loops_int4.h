@@ -11,6 +11,7 @@
 #define PHILOX_M1 0xcd9e8d57U
 #define PHILOX_W0 0x9e3779b9U
 #define PHILOX_W1 0xbb67ae85U
+#define ROUNDS    ((size_t)10)
 
 static const uint64_t call_places[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 
@@ -30,11 +31,11 @@ LANES_INLINE struct philox philox_start(const struct loop_noise *noise, size_t f
     return state;
 }
 
-LANES_INLINE void philox_round(struct philox *state, uint32_t k0, uint32_t k1) {
+LANES_INLINE void philox_round(struct philox *state, uint64_t k0, uint64_t k1) {
     lanes_wide p0 = lanes_multiply_low(state->c0, PHILOX_M0);
     lanes_wide p1 = lanes_multiply_low(state->c2, PHILOX_M1);
-    state->c0 = (p1 >> 32) ^ state->c1 ^ (uint64_t)k0;
-    state->c2 = (p0 >> 32) ^ state->c3 ^ (uint64_t)k1;
+    state->c0 = (p1 >> 32) ^ state->c1 ^ k0;
+    state->c2 = (p0 >> 32) ^ state->c3 ^ k1;
     state->c1 = p1;
     state->c3 = p0;
 }
@@ -46,17 +47,25 @@ LANES_INLINE void philox_store(const struct philox *state, uint32_t *out) {
     memcpy(out + 16, &high, sizeof high);
 }
 
+/* The keys of the rounds, from those of the first. */
+static inline void noise_keys(const struct loop_noise *noise, uint64_t keys[2 * ROUNDS]) {
+    uint32_t k0 = noise->key[0], k1 = noise->key[1];
+    for (size_t round = 0; round < ROUNDS; round++) {
+        keys[2 * round] = k0;
+        keys[2 * round + 1] = k1;
+        k0 += PHILOX_W0;
+        k1 += PHILOX_W1;
+    }
+}
+
 /* Two sets of 64 values at a time: their rounds do not wait for each other. */
-LANES_INLINE void noise_fill(const struct loop_noise *noise, uint32_t first[32],
-                             uint32_t second[32]) {
+LANES_INLINE void noise_fill(const struct loop_noise *noise, const uint64_t keys[2 * ROUNDS],
+                             uint32_t first[32], uint32_t second[32]) {
     for (size_t call = 0; call < 8; call += LANES / 2) {
         struct philox a = philox_start(noise, call), b = philox_start(noise, 8 + call);
-        uint32_t k0 = noise->key[0], k1 = noise->key[1];
-        for (int round = 0; round < 10; round++) {
-            philox_round(&a, k0, k1);
-            philox_round(&b, k0, k1);
-            k0 += PHILOX_W0;
-            k1 += PHILOX_W1;
+        for (size_t round = 0; round < ROUNDS; round++) {
+            philox_round(&a, keys[2 * round], keys[2 * round + 1]);
+            philox_round(&b, keys[2 * round], keys[2 * round + 1]);
         }
         philox_store(&a, first + 2 * call);
         philox_store(&b, second + 2 * call);
@@ -65,21 +74,28 @@ LANES_INLINE void noise_fill(const struct loop_noise *noise, uint32_t first[32],
 
 static inline void noise_one(const struct loop_noise *noise, uint32_t out[32]) {
     uint32_t unused[32];
-    noise_fill(noise, out, unused);
+    uint64_t keys[2 * ROUNDS];
+    noise_keys(noise, keys);
+    noise_fill(noise, keys, out, unused);
 }
 
-/* 32 values: Hadamard's matrix / sqrt(32), which is its own inverse. */
-LANES_INLINE void hadamard_group(const float *from, float *to) {
+LANES_INLINE lanes_f add_flipped(lanes_f other, lanes_f value, uint32_t bits, bool exact) {
+    return exact ? other + lanes_flip(value, bits) : lanes_add_flipped(other, value, bits);
+}
+
+/* 32 values: Hadamard's matrix / sqrt(32), which is its own inverse. exact: what is NaN has the
+ * same sign at all levels. */
+LANES_INLINE void hadamard_group(const float *from, float *to, bool exact) {
     lanes_f v[HAD_GROUP / LANES];
     for (size_t i = 0; i < HAD_GROUP / LANES; i++) {
         lanes_f value = lanes_load(from + i * LANES);
-        value = LANES_SWAP(value, 1) + lanes_flip(value, 0xaaaa);
-        value = LANES_SWAP(value, 2) + lanes_flip(value, 0xcccc);
+        value = add_flipped(LANES_SWAP(value, 1), value, 0xaaaa, exact);
+        value = add_flipped(LANES_SWAP(value, 2), value, 0xcccc, exact);
 #if LANES >= 8
-        value = LANES_SWAP(value, 4) + lanes_flip(value, 0xf0f0);
+        value = add_flipped(LANES_SWAP(value, 4), value, 0xf0f0, exact);
 #endif
 #if LANES >= 16
-        value = LANES_SWAP(value, 8) + lanes_flip(value, 0xff00);
+        value = add_flipped(LANES_SWAP(value, 8), value, 0xff00, exact);
 #endif
         v[i] = value;
     }
@@ -95,9 +111,9 @@ LANES_INLINE void hadamard_group(const float *from, float *to) {
         lanes_store(to + i * LANES, v[i] * 0.17677669529663687f);
 }
 
-LANES_INLINE void hadamard_block(const float *from, float *to) {
+LANES_INLINE void hadamard_block(const float *from, float *to, bool exact) {
     for (size_t i = 0; i < LOOP_BLOCK; i += HAD_GROUP)
-        hadamard_group(from + i, to + i);
+        hadamard_group(from + i, to + i, exact);
 }
 
 /* The 16 random bits of value i of a set of 64: of number i % 16 in its half of the set, the low
@@ -129,12 +145,13 @@ LANES_INLINE uint32_t int4_magnitude(const float *a, bool l2) {
 }
 
 LANES_INLINE void int4_encode_block(const float *a, uint8_t *wire, int flags, bool sr,
-                                    const struct loop_noise *noise, double *square_sum) {
-    float turned[LOOP_BLOCK];
+                                    const struct loop_noise *noise, const uint64_t *keys,
+                                    double *square_sum) {
+    _Alignas(64) float turned[LOOP_BLOCK];
     lanes_i sum = {0};
-    uint32_t numbers[2][32];
+    _Alignas(64) uint32_t numbers[2][32];
     if ((flags & INT4_HAD) != 0) {
-        hadamard_block(a, turned);
+        hadamard_block(a, turned, false);
         a = turned;
     }
     uint16_t half = codec_scale_up(int4_magnitude(a, (flags & INT4_L2) != 0), 7.0f);
@@ -145,11 +162,11 @@ LANES_INLINE void int4_encode_block(const float *a, uint8_t *wire, int flags, bo
         if (half != 0) *square_sum += (double)scale;
         return;
     }
-    if (sr) noise_fill(noise, numbers[0], numbers[1]);
+    if (sr) noise_fill(noise, keys, numbers[0], numbers[1]);
     for (size_t i = 0; i < LOOP_BLOCK / 2; i += LANES) {
         lanes_i low = int4_code(lanes_load(a + i) * inverse, numbers[0], i, sr);
         lanes_i high = int4_code(lanes_load(a + 64 + i) * inverse, numbers[1], i, sr);
-        sum += low * low + high * high;
+        sum += lanes_squares(low, high);
         lanes_store_bytes(wire + 2 + i, (low & 15) | (lanes_i)((lanes_u)high << 4));
     }
     *square_sum += (double)lanes_total(sum) * ((double)scale * (double)scale);
@@ -158,8 +175,10 @@ LANES_INLINE void int4_encode_block(const float *a, uint8_t *wire, int flags, bo
 LANES_INLINE void int4_encode_all(const float *a, size_t n, uint8_t *wire, int flags, bool sr,
                                   const struct loop_noise *noise, double *square_sum) {
     struct loop_noise at = *noise;
+    uint64_t keys[2 * ROUNDS];
+    noise_keys(noise, keys);
     for (; n >= LOOP_BLOCK; n -= LOOP_BLOCK) {
-        int4_encode_block(a, wire, flags, sr, &at, square_sum);
+        int4_encode_block(a, wire, flags, sr, &at, keys, square_sum);
         a += LOOP_BLOCK;
         wire += LOOP_BLOCK / 2 + 2;
         at.first += LOOP_BLOCK;
@@ -168,7 +187,7 @@ LANES_INLINE void int4_encode_all(const float *a, size_t n, uint8_t *wire, int f
         float from[LOOP_BLOCK] = {0};
         uint8_t to[LOOP_BLOCK / 2 + 2];
         memcpy(from, a, n * sizeof *a);
-        int4_encode_block(from, to, flags, sr, &at, square_sum);
+        int4_encode_block(from, to, flags, sr, &at, keys, square_sum);
         memcpy(wire, to, 2 + least(n, LOOP_BLOCK / 2));
     }
 }
@@ -201,10 +220,10 @@ static inline void int4_decode(const uint8_t *wire, size_t n, float *out, bool a
                 int4_decode_block(wire + 2, scale, out, false);
         } else {
             uint8_t from[LOOP_BLOCK / 2] = {0};
-            float to[LOOP_BLOCK];
+            _Alignas(64) float to[LOOP_BLOCK];
             memcpy(from, wire + 2, bytes);
             int4_decode_block(from, scale, to, false);
-            if (had) hadamard_block(to, to);
+            if (had) hadamard_block(to, to, true);
             if (add)
                 add_all(out, to, block);
             else

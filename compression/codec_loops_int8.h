@@ -32,10 +32,12 @@ static inline void int8_encode_block(const float *a, uint8_t *wire, double *squa
         *square_sum += half == 0 ? 0.0 : (double)f32_from_bits(F32_INFINITY);
         return;
     }
-    for (size_t i = 0; i < LOOP_BLOCK; i += LANES) {
-        lanes_i code = lanes_round(lanes_load(a + i) * inverse);
-        sum += code * code;
-        lanes_store_bytes(wire + 2 + i, code);
+    for (size_t i = 0; i < LOOP_BLOCK; i += (size_t)2 * LANES) {
+        lanes_i low = lanes_round(lanes_load(a + i) * inverse);
+        lanes_i high = lanes_round(lanes_load(a + i + LANES) * inverse);
+        sum += lanes_squares(low, high);
+        lanes_store_bytes(wire + 2 + i, low);
+        lanes_store_bytes(wire + 2 + i + LANES, high);
     }
     *square_sum += (double)lanes_total(sum) * ((double)scale * (double)scale);
 }

@@ -13,6 +13,9 @@
 #define LOCO_BETA  0.8f
 #define LOCO_RESET 1024
 
+/* Rows whose first value is fetched before it is looked at. */
+#define ROWS_AHEAD 12
+
 /* Low rank is worth its work if it sends at most half as many values. */
 #define LOW_RANK_GAIN 2
 
@@ -210,6 +213,7 @@ static bool find_zero_rows(const struct block *block, const float *values, uint8
     for (size_t row = 0; row < block->rows; row++) {
         const float *from = values + row * block->cols;
         size_t col = 0;
+        if (block->rows - row > ROWS_AHEAD) __builtin_prefetch(from + ROWS_AHEAD * block->cols);
         while (col < block->cols && (f32_bits(from[col]) & F32_MAGNITUDE) == 0)
             col++;
         if (col < block->cols) continue;

@@ -162,10 +162,18 @@ LANES_INLINE uint32_t lanes_signs(lanes_i value) {
 #endif
 }
 
-/* Appends base + i to a list for each lane i whose mask is all ones; returns how many. Up to LANES
- * places of the list are overwritten. */
-LANES_INLINE size_t lanes_list(uint32_t *list, lanes_i mask, uint32_t base) {
-    uint32_t bits = lanes_signs(mask);
+/* Bit i: lane i of a is above that of b. */
+LANES_INLINE uint32_t lanes_above(lanes_i a, lanes_i b) {
+#if LANES == 16
+    return (uint32_t)_mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b);
+#else
+    return lanes_signs(a > b);
+#endif
+}
+
+/* Appends base + i to a list for each bit i that is set; returns how many. Up to LANES places of
+ * the list are overwritten. */
+LANES_INLINE size_t lanes_list(uint32_t *list, uint32_t bits, uint32_t base) {
 #if LANES == 16
     const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __m512i found = _mm512_add_epi32(places, _mm512_set1_epi32((int32_t)base));
@@ -189,6 +197,33 @@ LANES_INLINE lanes_f lanes_flip(lanes_f value, uint32_t bits) {
     for (int i = 0; i < LANES; i++)
         place[i] = 1 << i;
     return (lanes_f)((lanes_i)value ^ (((words & place) == place) & INT32_MIN));
+#endif
+}
+
+/* other + lanes_flip(value, bits), but for the signs of NaN. */
+LANES_INLINE lanes_f lanes_add_flipped(lanes_f other, lanes_f value, uint32_t bits) {
+#if LANES == 16
+    lanes_f sign;
+    for (int i = 0; i < LANES; i++)
+        sign[i] = (bits >> i & 1) != 0 ? -1.0f : 1.0f;
+    // A product with 1 or -1 is exact, so that this rounds once, as an addition does.
+    return (lanes_f)_mm512_fmadd_ps((__m512)value, (__m512)sign, (__m512)other);
+#else
+    return other + lanes_flip(value, bits);
+#endif
+}
+
+/* low^2 + high^2, of integers that fit in 16 bits. */
+LANES_INLINE lanes_i lanes_squares(lanes_i low, lanes_i high) {
+#if LANES == 16
+    __m512i both =
+        _mm512_mask_blend_epi16(0xaaaaaaaa, (__m512i)low, _mm512_slli_epi32((__m512i)high, 16));
+    return (lanes_i)_mm512_madd_epi16(both, both);
+#elif LANES == 8
+    __m256i both = _mm256_blend_epi16((__m256i)low, _mm256_slli_epi32((__m256i)high, 16), 0xaa);
+    return (lanes_i)_mm256_madd_epi16(both, both);
+#else
+    return low * low + high * high;
 #endif
 }
 

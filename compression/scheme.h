@@ -62,6 +62,10 @@
 
 enum { SCHEME_TILE_MAX = 4096 };
 
+/* The usual tile. So few lines of memory can all be on their way while the tile before is worked
+ * on; of a longer tile, most would be waited for. */
+enum { SCHEME_TILE = 512 };
+
 /* An encoding under way. */
 struct scheme_run {
     const struct codec_spec *spec;

@@ -3,8 +3,6 @@
  */
 #include "compression/scheme.h"
 
-#define TILE ((size_t)2048)
-
 static size_t scaled_bytes(size_t n) {
     return n + 2 * ((n + LOOP_BLOCK - 1) / LOOP_BLOCK);
 }
@@ -31,7 +29,7 @@ static size_t none_measure(const struct scheme_view *view, size_t offset, size_t
 
 static void none_decode(const struct scheme_view *view, size_t offset, size_t n, const uint8_t *at,
                         float *out, bool add) {
-    float values[TILE];
+    float values[SCHEME_TILE];
     (void)offset;
     if (!add) {
         memcpy(out, at, n * sizeof *out);
@@ -46,7 +44,7 @@ const struct scheme scheme_none = {
     .id = CODEC_F32,
     .carries_specials = true,
     .planes = 4,
-    .tile = TILE,
+    .tile = SCHEME_TILE,
     .bound = none_bound,
     .encode = none_encode,
     .measure = none_measure,
@@ -84,7 +82,7 @@ const struct scheme scheme_bf16 = {
     .id = CODEC_BF16,
     .carries_specials = true,
     .planes = 2,
-    .tile = TILE,
+    .tile = SCHEME_TILE,
     .bound = half_bound,
     .encode = bf16_encode,
     .measure = half_measure,
@@ -110,7 +108,7 @@ const struct scheme scheme_fp16 = {
     .id = CODEC_FP16,
     .carries_specials = true,
     .planes = 2,
-    .tile = TILE,
+    .tile = SCHEME_TILE,
     .bound = half_bound,
     .encode = fp16_encode,
     .measure = half_measure,
@@ -147,7 +145,7 @@ const struct scheme scheme_int8 = {
     .id = CODEC_INT8,
     .carries_specials = true,
     .planes = 1,
-    .tile = TILE,
+    .tile = SCHEME_TILE,
     .bound = int8_bound,
     .encode = int8_encode,
     .measure = scaled_measure,
@@ -189,7 +187,7 @@ const struct scheme scheme_fp8 = {
     .name = "fp8",
     .id = CODEC_FP8,
     .planes = 1,
-    .tile = TILE,
+    .tile = SCHEME_TILE,
     .bound = fp8_bound,
     .start = fp8_start,
     .encode = fp8_encode,
@@ -230,7 +228,7 @@ const struct scheme scheme_fill = {
     .id = CODEC_FILL,
     .carries_specials = true,
     .planes = 1,
-    .tile = TILE,
+    .tile = SCHEME_TILE,
     .bound = fill_bound,
     .open = fill_open,
     .measure = fill_measure,

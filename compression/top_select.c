@@ -4,8 +4,9 @@
 
 /* Thresholds are sought near the guess before the whole range is halved. */
 #define NEAR_TRIES     8
-#define GUESS_SLACK    ((uint32_t)1 << 19)
-#define MOST_LISTED(k) (2 * (k) + 32)
+#define GUESS_SLACK    ((uint32_t)3 << 18)
+#define MOST_LISTED(k) (3 * (k) + 64)
+#define GUESS_STEP     ((uint32_t)1 << 17)
 #define HALF_OCTAVE    ((uint32_t)1 << 22) /* of an f32's bits, roughly */
 
 /* A threshold that at least k reach, and not many more if there is one. */
@@ -69,26 +70,28 @@ static size_t count_over(const uint32_t *keys, size_t n, uint32_t limit) {
     return (size_t)count;
 }
 
-/* The k-th largest, by halving from `low`, which k keys or more reach: without branches that depend
- * on the keys, which would often be foretold wrong. */
-static uint32_t listed_key(const uint32_t *keys, size_t n, size_t k, uint32_t low) {
-    uint32_t high = 0, least = INT32_MAX;
-    for (size_t i = 0; i < n; i++)
-        high = keys[i] > high ? keys[i] : high;
-    if (k == 1) return high;
-    for (high++; high - low > 1;) {
-        uint32_t mid = low + (high - low) / 2;
-        size_t count = count_over(keys, n, mid - 1);
-        if (count < k) {
-            high = mid;
-            continue;
+/* A threshold that k keys or more reach, found from `guess`; only equals of the k-th are too many.
+ * k or more reach `low`. Without branches that depend on single keys, which would often be foretold
+ * wrong. *count: how many reach it. */
+static uint32_t close_threshold(const struct codec_loops *loops, const uint32_t *keys, size_t k,
+                                uint32_t low, uint32_t guess, size_t *count) {
+    const float *values = (const float *)(const void *)keys; // the loops look at bits alone
+    uint32_t high = (uint32_t)INT32_MAX + 1, step = GUESS_STEP;
+    size_t listed = *count;
+    while (*count > k && high - low > 1) {
+        if (guess <= low || guess >= high) guess = low + (high - low) / 2;
+        size_t reach = loops->count_above(values, listed, guess);
+        if (reach < k) {
+            high = guess;
+            guess = guess > step ? guess - step : 0;
+        } else {
+            low = guess;
+            *count = reach;
+            guess += step;
         }
-        low = mid;
-        if (count == k) break;
+        step *= 2;
     }
-    for (size_t i = 0; i < n; i++)
-        least = keys[i] >= low && keys[i] < least ? keys[i] : least;
-    return least;
+    return low;
 }
 
 void top_select(const struct codec_loops *loops, const float *a, size_t n, size_t k,
@@ -104,10 +107,17 @@ void top_select(const struct codec_loops *loops, const float *a, size_t n, size_
     ASSERT(listed >= k);
     for (size_t i = 0; i < listed; i++)
         keys[i] = f32_bits(a[indices[i]]) & F32_MAGNITUDE;
-    uint32_t last = listed_key(keys, listed, k, threshold);
+    size_t reach = listed, kept = 0;
+    uint32_t last = close_threshold(loops, keys, k, threshold, *guess, &reach);
     *guess = last;
 
-    size_t kept = 0, equals = k - count_over(keys, listed, last);
+    for (size_t i = 0; reach == k && i < listed; i++) {
+        indices[kept] = indices[i];
+        kept += (int32_t)keys[i] >= (int32_t)last;
+    }
+    if (reach == k) return;
+    // Several are the k-th: the first of them are taken.
+    size_t equals = k - count_over(keys, listed, last);
     for (size_t i = 0; i < listed; i++) {
         bool equal = keys[i] == last && equals > 0;
         indices[kept] = indices[i];

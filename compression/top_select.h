@@ -9,9 +9,9 @@
 
 #include "compression/codec_loops.h"
 
-/* a [n] -> indices [k], rising; 1 <= k <= n < 2^32. indices has n + LOOP_LIST_PAD places,
- * keys n. *guess: bits of a
- * magnitude near the k-th largest, 0 for none; comes back as the k-th largest. Any thread. */
+/* a [n] -> indices [k], rising; 1 <= k <= n < 2^32. indices has n + LOOP_LIST_PAD places, keys n.
+ * *guess: bits of a magnitude near the k-th largest, 0 for none; comes back as one, for the next
+ * call. Any thread. */
 void top_select(const struct codec_loops *loops, const float *a, size_t n, size_t k,
                 uint32_t *indices, uint32_t *keys, uint32_t *guess);
 

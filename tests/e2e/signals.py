@@ -97,12 +97,15 @@ def terminate(cluster):
     for process in job.processes[:2]:
         process.wait_exit(69, PROMPT_S)
         process.expect_line(" error .*all workers have left")
-    job = Job(cluster, "--batch", 512, steps=1)
-    victim = job.processes[2]
+    job = Job(cluster, "--lease", 30)
+    victim, frozen = job.processes[2:]
+    frozen.signal(signal.SIGSTOP)  # the victim's round can't close now
+    time.sleep(0.3)
     victim.signal(signal.SIGTERM)
     victim.wait_line("leaving the job", PROMPT_S)
     victim.signal(signal.SIGTERM)
     victim.wait_exit(-signal.SIGTERM, PROMPT_S)
+    frozen.signal(signal.SIGCONT)
 
 
 def kill(cluster):
