@@ -147,9 +147,9 @@ LANES_INLINE uint32_t int4_magnitude(const float *a, bool l2) {
 LANES_INLINE void int4_encode_block(const float *a, uint8_t *wire, int flags, bool sr,
                                     const struct loop_noise *noise, const uint64_t *keys,
                                     double *square_sum) {
-    _Alignas(64) float turned[LOOP_BLOCK];
+    float turned[LOOP_BLOCK] __attribute__((aligned(64)));
     lanes_i sum = {0};
-    _Alignas(64) uint32_t numbers[2][32];
+    uint32_t numbers[2][32] __attribute__((aligned(64)));
     if ((flags & INT4_HAD) != 0) {
         hadamard_block(a, turned, false);
         a = turned;
@@ -220,7 +220,7 @@ static inline void int4_decode(const uint8_t *wire, size_t n, float *out, bool a
                 int4_decode_block(wire + 2, scale, out, false);
         } else {
             uint8_t from[LOOP_BLOCK / 2] = {0};
-            _Alignas(64) float to[LOOP_BLOCK];
+            float to[LOOP_BLOCK] __attribute__((aligned(64)));
             memcpy(from, wire + 2, bytes);
             int4_decode_block(from, scale, to, false);
             if (had) hadamard_block(to, to, true);
