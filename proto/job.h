@@ -99,6 +99,7 @@ struct job {
     char compute[OPTION_TEXT_MAX];   /* auto | f32 | bf16 */
     char recompute[OPTION_TEXT_MAX]; /* none | attention | every:N */
     char init[OPTION_TEXT_MAX];      /* random | path of safetensors; of worker 0 */
+    char cpus[OPTION_TEXT_MAX];      /* cores that the worker is confined to; empty: none */
     char run_dir[OPTION_TEXT_MAX];
     int64_t sample_tokens;
     char prompt[OPTION_TEXT_MAX];

@@ -418,6 +418,9 @@ const struct option job_table[] = {
      "first weights, of worker 0: random, or a safetensors file, or a folder with "
      "model.safetensors or its index",
      OF_WORKER, AT(init), NULL},
+    {"cpus", OPTION_TEXT, "", 0, 0, "cores",
+     "cores that this worker is confined to, such as 0-3,8; empty: all that it may use", false,
+     JOB_WORKER, AT(cpus), NULL},
     {"run-dir", OPTION_TEXT, "", 0, 0, "folder",
      "folder for metrics and the trained model; empty: a new folder under runs/", OF_WORKER,
      AT(run_dir), NULL},

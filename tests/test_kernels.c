@@ -567,12 +567,7 @@ static void cross_entropy_masked(void) {
     }
 }
 
-static void threads(void) {
-    CHECK(threads_available() >= 1);
-}
-
 int main(void) {
-    TEST_RUN(threads);
     TEST_RUN(exp_error);
     TEST_RUN(matmul_shapes);
     TEST_RUN(tile_matmul_shapes);

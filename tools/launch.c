@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "kernels/threads.h"
 #include "proto/discipline.h"
 #include "proto/job.h"
 #include "tools/launch_group.h"
@@ -27,7 +28,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define PORT_FIRST   29600
@@ -51,6 +51,7 @@ static const char usage[] =
 struct launch_config {
     struct job job; // first: the offsets of job_table hold
     char bin[OPTION_TEXT_MAX];
+    bool pin;
 };
 
 static const struct option own_table[] = {
@@ -62,6 +63,15 @@ static const struct option own_table[] = {
         .help = "folder of rubato-server and rubato-worker; empty: beside rubato, then PATH",
         .roles = JOB_LAUNCH,
         .offset = offsetof(struct launch_config, bin),
+    },
+    {
+        .name = "pin",
+        .type = OPTION_FLAG,
+        .default_text = "no",
+        .unit = "",
+        .help = "give each worker cores of its own (its --cpus), --threads of them",
+        .roles = JOB_LAUNCH,
+        .offset = offsetof(struct launch_config, pin),
     },
 };
 #define OWN_COUNT (sizeof own_table / sizeof own_table[0])
@@ -80,17 +90,6 @@ static void options_open(struct launch *launch) {
     memcpy(launch->table, job_table, job_table_count * sizeof *job_table);
     memcpy(launch->table + job_table_count, own_table, sizeof own_table);
     options_init(&launch->options, launch->table, job_table_count + OWN_COUNT, &launch->config);
-}
-
-/* Cores that this process may run on, as its affinity says. */
-static int64_t cores_available(void) {
-    unsigned long mask[128] = {0};
-    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
-    int64_t cores = 0;
-    for (size_t i = 0; bytes > 0 && i < (size_t)bytes / sizeof mask[0]; i++) {
-        cores += __builtin_popcountl(mask[i]);
-    }
-    return cores > 0 ? cores : 1;
 }
 
 /* Binds `port` (0: any free one) of 127.0.0.1 and keeps it without listening; see the head of the
@@ -183,6 +182,10 @@ static enum status start_one(struct launch *launch, struct launch_group *group, 
         bool off = strcmp(launch->config.job.progress, "off") == 0;
         launch_command_add(command, "--progress=%s", off ? "off" : "line");
         launch_command_add(command, "--threads=%lld", (long long)launch->threads);
+        char cores[OPTION_TEXT_MAX];
+        int threads = (int)launch->threads;
+        if (launch->config.pin && threads_cores((int)index * threads, threads, cores, sizeof cores))
+            launch_command_add(command, "--cpus=%s", cores);
     }
     status = launch_group_start(group, command, role, index);
 
@@ -305,8 +308,13 @@ static int launch_checked(struct launch *launch, int argc, char **argv) {
     if (!programs_found(launch)) return EXIT_CODE_USAGE;
     launch->threads = job->threads;
     if (launch->threads == 0) {
-        launch->threads = cores_available() / job->workers;
+        launch->threads = threads_available() / job->workers;
         if (launch->threads < 1) launch->threads = 1;
+    }
+    if (launch->config.pin && launch->threads * job->workers > threads_available()) {
+        log_error("--pin: %lld workers of %lld threads need more cores than the %d that there are",
+                  (long long)job->workers, (long long)launch->threads, threads_available());
+        return EXIT_CODE_USAGE;
     }
     open_standard_files();
     signal(SIGPIPE, SIG_IGN); // a reader that went away must not end the job
