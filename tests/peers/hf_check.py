@@ -168,7 +168,7 @@ def cases(binaries, folder):
                 "llama-grouped": llama_config(2, False), "llama-tied": llama_config(1, True)}
     yield from ((name, lambda name=name, config=config: check_family(
         binaries, name, config, folder)) for name, config in families.items())
-    for model in ("gpt2:2x64x4", "llama:2x64x4"):
+    for model in ("gpt2:2x64x4", "llama:2x64x4x2"):
         yield model, lambda model=model: check_ours(binaries, model, folder)
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
