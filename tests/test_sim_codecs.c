@@ -75,10 +75,10 @@ static void note_loss(void *context, int64_t step, float loss) {
     losses->finite = losses->finite && isfinite(loss);
 }
 
-/* Runs the job -> final weights in `weights`; checks the losses. Returns its counters. Written by
- * way of a struct: NOLINTNEXTLINE(readability-non-const-parameter) */
+/* Runs the job -> final weights in `weights`, by way of a struct; checks the losses. Returns its
+ * counters. */
 static struct shard_counters run(const char *options, uint64_t seed, uint32_t shards, double drop,
-                                 float *weights) {
+                                 float *weights) { // NOLINT(readability-non-const-parameter)
     static struct sim sim;
     struct losses losses[WORKERS] = {{0, true}, {0, true}};
     const struct sim_config config = {
