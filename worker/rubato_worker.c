@@ -165,8 +165,7 @@ int main(int argc, char **argv) {
     if (!program_begin(&program, &worker.options, &worker.job, argc, argv, &exit_code)) {
         return exit_code;
     }
-    enum status status =
-        worker.job.cpus[0] != '\0' ? threads_confine(worker.job.cpus) : STATUS_OK;
+    enum status status = worker.job.cpus[0] != '\0' ? threads_confine(worker.job.cpus) : STATUS_OK;
     if (status == STATUS_OK) {
         status = endpoint_init(&worker.endpoint, &worker.job);
     }
