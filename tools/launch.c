@@ -305,6 +305,11 @@ static int launch_checked(struct launch *launch, int argc, char **argv) {
     if (!data_readable("--data", job->data) || !data_readable("--val-data", job->val_data)) {
         return EXIT_CODE_NO_INPUT;
     }
+    char why[256];
+    if (job_check(job, why, sizeof why) != STATUS_OK) {
+        log_error("%s", why);
+        return EXIT_CODE_USAGE;
+    }
     if (!programs_found(launch)) return EXIT_CODE_USAGE;
     launch->threads = job->threads;
     if (launch->threads == 0) {

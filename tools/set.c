@@ -134,6 +134,27 @@ static bool take_mode(struct set *set, int *argc, char **argv) {
     return true;
 }
 
+/* Of a worker's flags only those that say how to reach the coordinator. False, logged. */
+static bool flags_fit(const struct set *set) {
+    static const char *const ours[] = {"join", "key-file", "insecure", "log-level"};
+    for (size_t i = 0; i < job_table_count; i++) {
+        bool is_ours = false;
+        for (size_t k = 0; k < sizeof ours / sizeof ours[0]; k++) {
+            is_ours = is_ours || strcmp(job_table[i].name, ours[k]) == 0;
+        }
+        if (!is_ours && set->options.origins[i] == ORIGIN_FLAG) {
+            log_error("set: --%s does not change in a running job; only mode=MODE does",
+                      job_table[i].name);
+            return false;
+        }
+    }
+    if (set->job.join[0] == 0) {
+        log_error("set: give --join HOST:PORT, the job's coordinator");
+        return false;
+    }
+    return true;
+}
+
 static int set_run(int argc, char **argv) {
     static struct set set; /* too large for a stack */
     set = (struct set){.exit_code = EXIT_CODE_USAGE};
@@ -143,7 +164,7 @@ static int set_run(int argc, char **argv) {
     }
     options_init(&set.options, job_table, job_table_count, &set.job);
     if (!take_mode(&set, &argc, argv) ||
-        options_parse(&set.options, JOB_WORKER, argc, argv) != STATUS_OK) {
+        options_parse(&set.options, JOB_WORKER, argc, argv) != STATUS_OK || !flags_fit(&set)) {
         return EXIT_CODE_USAGE;
     }
     enum status status = endpoint_init(&set.endpoint, &set.job);
