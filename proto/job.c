@@ -83,8 +83,10 @@ enum status job_check(const struct job *job, char *why, size_t why_bytes) {
                        "--push-momentum needs the memory that --momentum takes: give both");
         return STATUS_INVALID;
     }
-    if (!discipline.local && strcmp(job->outer, "auto") != 0) {
-        (void)snprintf(why, why_bytes, "--outer is for --mode local:H and diloco:H");
+    if (!discipline.local && (strcmp(job->outer, "auto") != 0 || job->outer_lr > 0 ||
+                              strcmp(job->inner_state, "keep") != 0)) {
+        (void)snprintf(why, why_bytes,
+                       "--outer, --outer-lr and --inner-state are for --mode local:H and diloco:H");
         return STATUS_INVALID;
     }
     return STATUS_OK;

@@ -77,7 +77,7 @@ struct job {
     char residual[OPTION_TEXT_MAX];    /* f32 | bf16 | int8 */
     int64_t dense_warmup;       /* pushes that topk, powersgd, onebit send dense; -1: usual */
     int64_t density_schedule;   /* pushes over which topk's density falls; -1: usual */
-    char pull[OPTION_TEXT_MAX]; /* bf16 | none */
+    char pull[OPTION_TEXT_MAX]; /* bf16 | none | delta-int8 | delta-int4 */
     int64_t block_values;       /* values a block aims at */
     double lease;               /* seconds; every timer derives from it */
     /* LOCAL: where and how */

@@ -57,6 +57,7 @@ static bool check_mode(const struct coordinator *coordinator, const char *mode,
         return false;
     }
     (void)snprintf(job.mode, sizeof job.mode, "%.*s", (int)sizeof job.mode - 1, mode);
+    job.sync_warmup = 0; /* a change has none */
     if (job_check(&job, why, why_bytes) != STATUS_OK ||
         discipline_change(&job, mode, discipline, why, why_bytes) != STATUS_OK) {
         return false;

@@ -131,7 +131,7 @@ static enum status resume(struct session *session, const Rubato__Change *change)
     if (change->mode[0] != '\0') {
         (void)snprintf(job->mode, sizeof job->mode, "%s", change->mode);
     }
-    if (job_discipline(job, &discipline, why, sizeof why) != STATUS_OK) {
+    if (discipline_change(job, job->mode, &discipline, why, sizeof why) != STATUS_OK) {
         return STATUS_CORRUPT;
     }
     if (strcmp(before, job->mode) != 0) {
