@@ -17,7 +17,7 @@ size_t codec_residual_bytes(enum codec_residual type, size_t count);
 float *codec_residual_load(const struct codec_loops *loops, enum codec_residual type,
                            uint8_t *bytes, size_t offset, size_t n, float *tile);
 
-/* Puts back what codec_codec_residual_load() gave. */
+/* Puts back what codec_residual_load() gave. */
 void codec_residual_store(const struct codec_loops *loops, enum codec_residual type, uint8_t *bytes,
                           size_t offset, size_t n, const float *tile);
 

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 
+#include <errno.h>
 #include <omp.h>
 #include <sched.h>
 #include <stdio.h>
@@ -61,7 +62,9 @@ enum status threads_confine(const char *list) {
         }
     }
     ASSERT(CPU_COUNT(&wanted) > 0);
-    return sched_setaffinity(0, sizeof wanted, &wanted) == 0 ? STATUS_OK : STATUS_INVALID;
+    if (sched_setaffinity(0, sizeof wanted, &wanted) == 0) return STATUS_OK;
+    log_error("--cpus %s: %s", list, strerror(errno));
+    return STATUS_INVALID;
 }
 
 bool threads_cores(int first, int count, char *text, size_t bytes) {

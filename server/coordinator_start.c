@@ -176,6 +176,19 @@ static void assign(struct coordinator *coordinator, int64_t now_ns) {
     free(agreed);
 }
 
+/* What a newcomer's options change, to be put back where it finds no place. */
+struct settled {
+    struct job job;
+    struct options options; /* their config stays the coordinator's job */
+    struct job_agreement agreement;
+};
+
+static struct settled *settled_now(const struct coordinator *coordinator) {
+    struct settled *settled = memory_zeroed(1, sizeof *settled);
+    *settled = (struct settled){coordinator->job, coordinator->options, coordinator->agreement};
+    return settled;
+}
+
 /* A peer of the newcomer's making, or NULL, with the newcomer turned away. */
 static struct peer *admit(struct coordinator *coordinator, uint32_t connection,
                           const Rubato__Join *join, const char *who) {
@@ -189,7 +202,9 @@ static struct peer *admit(struct coordinator *coordinator, uint32_t connection,
         coordinator_refuse(coordinator, connection, "malformed options", EXIT_CODE_PROTOCOL);
         return NULL;
     }
+    struct settled *before = settled_now(coordinator);
     if (!agree(coordinator, connection, given, who)) {
+        free(before);
         free(given);
         return NULL;
     }
@@ -199,10 +214,15 @@ static struct peer *admit(struct coordinator *coordinator, uint32_t connection,
         full = full != NULL ? full : "its place is taken (--index)";
         log_warn("refused %s: %s", who, full);
         coordinator_refuse(coordinator, connection, full, EXIT_CODE_CREATE);
-        coordinator_settle(coordinator); /* without what it gave */
+        /* Without what it gave, and as it was: a running job's givers may have gone. */
+        coordinator->job = before->job;
+        coordinator->options = before->options;
+        coordinator->agreement = before->agreement;
+        free(before);
         free(given);
         return NULL;
     }
+    free(before);
     peer->given = given;
     (void)snprintf(peer->who, sizeof peer->who, "%s", who);
     return peer;
