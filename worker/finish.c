@@ -36,15 +36,16 @@ double finish_validate(struct trainer *trainer) {
         data_stream_read(&trainer->val, i * (uint64_t)job->batch, job->batch, trainer->tokens,
                          trainer->targets);
         trainer_mask_padding(trainer);
+        uint64_t before = tokens; /* batches may have differently many that count */
         count_text(trainer, &tokens, &bytes);
         struct model_batch batch = {.tokens = trainer->tokens,
                                     .targets = trainer->targets,
                                     .B = job->batch,
                                     .T = job->seq_len};
-        sum += (double)model_forward(trainer->model, &batch, NULL);
+        sum += (double)model_forward(trainer->model, &batch, NULL) * (double)(tokens - before);
     }
     trainer->step.bytes_a_token = tokens > 0 ? (double)bytes / (double)tokens : 0;
-    return sum / (double)batches;
+    return tokens > 0 ? sum / (double)tokens : 0;
 }
 
 /* Text that goes on after --prompt, or after a line's end. Where a token is no byte, its tokenizer

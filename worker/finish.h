@@ -4,8 +4,8 @@
 
 #include "worker/train.h"
 
-/* Mean loss of --eval-batches batches of the validation stream, always the same ones; NaN when the
- * job ended meanwhile. The weights must be settled. */
+/* Mean loss over the targets that count in --eval-batches batches of the validation stream, always
+ * the same ones; NaN when the job ended meanwhile. The weights must be settled. */
 double finish_validate(struct trainer *trainer);
 
 /* Validates, writes model.safetensors and config.json into the run's folder, samples, and prints
