@@ -9,9 +9,12 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/random.h"
+#include "bench/median.h"
+#include "compression/codec_loops.h"
 #include "compression/decoder.h"
 #include "compression/encoder.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,17 +76,6 @@ struct stream {
     size_t block_count, count; /* of a block */
     float *values, *sum, *copy;
 };
-
-static int compare(const void *left, const void *right) {
-    const double a = *(const double *)left;
-    const double b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-static double median(double *values, int64_t count) {
-    qsort(values, (size_t)count, sizeof *values, compare);
-    return values[count / 2];
-}
 
 static struct stream make_stream(int64_t megabytes) {
     struct stream stream = {.count = (size_t)ROWS * COLS};
@@ -174,10 +166,10 @@ static bool run_codec(const struct stream *stream, const char *text, int64_t tur
     config.blocks = blocks;
     struct encoder *encoder = encoder_open(&config);
     time_codec(stream, encoder, turns, &figures);
-    printf("%-22s %8.2f %8.2f %9.2f %8.2f %9.2f %9.1f\n", text, median(figures.copy, turns),
-           median(figures.encode, turns), median(figures.encode_ratio, turns),
-           median(figures.add, turns), median(figures.add_ratio, turns),
-           4.0 * (double)stream->count / figures.bytes);
+    size_t n = (size_t)turns;
+    printf("%-22s %8.2f %8.2f %9.2f %8.2f %9.2f %9.1f\n", text, median(figures.copy, n),
+           median(figures.encode, n), median(figures.encode_ratio, n), median(figures.add, n),
+           median(figures.add_ratio, n), 4.0 * (double)stream->count / figures.bytes);
     fflush(stdout);
     encoder_close(encoder);
     free(blocks);
@@ -195,6 +187,9 @@ int main(int argc, char **argv) {
     if (options_parse(&options, 1, argc, argv) != STATUS_OK) return EXIT_CODE_USAGE;
     struct stream stream = make_stream(bench.megabytes);
     bool ok = true;
+    printf("loops %s, one core, against memcpy of the same values in turns; medians of %" PRId64
+           " turns\n",
+           codec_loops_best()->name, bench.turns);
     printf("%-22s %8s %8s %9s %8s %9s %9s\n", "GB/s of f32", "memcpy", "encode", "/ memcpy", "add",
            "/ memcpy", "f32/bytes");
     if (strcmp(bench.codec, "all") != 0) {

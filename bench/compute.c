@@ -7,6 +7,8 @@
  */
 #include "base/log.h"
 #include "base/options.h"
+#include "bench/median.h"
+#include "bench/onednn_peak.h"
 #include "bench/peer.h"
 #include "bench/training.h"
 #include "kernels/linear.h"
@@ -100,19 +102,6 @@ struct figures {
     double peer[STEPS_MAX];
 };
 
-static int compare(const void *left, const void *right) {
-    const double a = *(const double *)left;
-    const double b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-static double median(const double *values, size_t count) {
-    double sorted[STEPS_MAX];
-    memcpy(sorted, values, count * sizeof values[0]);
-    qsort(sorted, count, sizeof sorted[0], compare);
-    return count % 2 == 1 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
-}
-
 static bool is_bf16(const struct bench *bench) {
     return strcmp(bench->compute, "bf16") == 0 ||
            (strcmp(bench->compute, "auto") == 0 && linear_bf16_is_fast());
@@ -199,8 +188,10 @@ static void print_memory(const struct bench *bench, const struct training *train
 }
 
 static void print_figures(const struct bench *bench, const struct training *training,
-                          const struct figures *figures) {
+                          struct figures *figures) {
     static const char *const names[] = {"load", "forward", "backward", "clip", "optimizer"};
+    char library[32];
+    onednn_peak_name(library, sizeof library);
     double step = median(figures->total, figures->count);
     double flops = training_flops(training);
     print_memory(bench, training);
@@ -213,12 +204,12 @@ static void print_figures(const struct bench *bench, const struct training *trai
     printf("whole     %9.2f ms, %.0f tokens/s\n", step * 1e3,
            (double)(bench->batch * bench->seq_len) / step);
     printf("products  %9.2f GFLOP a step: %.1f GFLOP/s of the whole step, %.0f%% of the %.1f that "
-           "oneDNN\n          reaches with the same products alone\n",
-           flops / 1e9, reached, 100 * reached / peak, peak);
+           "%s\n          reaches with the same products alone\n",
+           flops / 1e9, reached, 100 * reached / peak, peak, library);
 }
 
 static void print_peer(const struct bench *bench, const struct peer *peer,
-                       const struct figures *figures) {
+                       struct figures *figures) {
     double tokens = (double)(bench->batch * bench->seq_len);
     double ours = median(figures->total, figures->count);
     double theirs = median(figures->peer, figures->count);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "bench/median.h"
 #include "bench/onednn_peak.h"
 #include "kernels/linear_backend.h"
 #include "kernels/threads.h"
@@ -100,17 +101,6 @@ static float *filled(int64_t count) {
     return values;
 }
 
-static int compare(const void *left, const void *right) {
-    const double a = *(const double *)left;
-    const double b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-static double median(double *values, int64_t count) {
-    qsort(values, (size_t)count, sizeof *values, compare);
-    return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
-
 static double seconds_since(int64_t *mark_ns) {
     int64_t now_ns = clock_now_ns();
     double seconds = (double)(now_ns - *mark_ns) / (double)CLOCK_S;
@@ -167,27 +157,30 @@ static void measure(const struct bench *bench, struct linear *linear, struct fig
 static void print(const struct bench *bench, const struct layer *layer, const struct linear *linear,
                   struct figures *figures) {
     static const char *const names[] = {"load", "forward", "input", "weights", "step"};
+    size_t turns = (size_t)bench->turns;
     double flops = 2.0 * (double)(bench->rows * layer->in) * (double)layer->out;
     printf("%s: %" PRId64 " rows, %" PRId64 " -> %" PRId64 ", %s by %s, %zu bytes\n", layer->name,
            bench->rows, layer->in, layer->out, bench->compute, linear->backend->name,
            linear_bytes(linear));
     for (int work = 0; work < WORKS; work++) {
-        double ours = median(figures->ours[work], bench->turns);
+        double ours = median(figures->ours[work], turns);
         double work_flops = work == STEP ? 3 * flops : flops;
         if (work == LOAD) {
             printf("  %-8s %9.3f ms\n", names[work], ours * 1e3);
             continue;
         }
         printf("  %-8s %9.3f ms %9.1f GFLOP/s, oneDNN %9.1f, ratio %.2f\n", names[work], ours * 1e3,
-               work_flops / ours / 1e9,
-               work_flops / median(figures->peak[work], bench->turns) / 1e9,
-               median(figures->ratio[work], bench->turns));
+               work_flops / ours / 1e9, work_flops / median(figures->peak[work], turns) / 1e9,
+               median(figures->ratio[work], turns));
     }
 }
 
 static enum status run(const struct bench *bench) {
     static struct figures figures; /* large */
+    char library[32];
     const struct layer *layers = strcmp(bench->model, "small") == 0 ? layers_small : layers_124m;
+    onednn_peak_name(library, sizeof library);
+    printf("against %s; medians of %" PRId64 " turns\n", library, bench->turns);
     for (int i = 0; i < LAYERS; i++) {
         struct linear *linear = NULL;
         struct linear_shape shape = {.rows = bench->rows,

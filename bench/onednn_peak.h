@@ -8,11 +8,15 @@
 #define RUBATO_BENCH_ONEDNN_PEAK_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-/* Median seconds of y [rows, cols] = a [rows, inner] b [inner, cols] over `repeats` products (odd,
- * at most 99), after one that is not counted. f32, or with `bf16` bfloat16 operands and an f32
- * result; the calling thread's number of threads. Ends the process when oneDNN refuses. */
+/* Median seconds of y [rows, cols] = a [rows, inner] b [inner, cols] over `repeats` products (1 to
+ * 99), after one that is not counted. f32, or with `bf16` bfloat16 operands and an f32 result; the
+ * calling thread's number of threads. Ends the process when oneDNN refuses. */
 double onednn_peak_seconds(int64_t rows, int64_t inner, int64_t cols, bool bf16, int repeats);
+
+/* Its version: name [bytes], as "oneDNN 3.1.2". */
+void onednn_peak_name(char *name, size_t bytes);
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "bench/median.h"
 #include "kernels/optimizer_state.h"
 
 #include <inttypes.h>
@@ -50,17 +51,6 @@ static const struct option table[] = {
      AT(pieces), NULL},
     {"turns", OPTION_INT, "5", 1, TURNS_MAX, "turns", "of each side", false, 1, AT(turns), NULL},
 };
-
-static int compare(const void *left, const void *right) {
-    const double a = *(const double *)left;
-    const double b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-static double median(double *values, int64_t count) {
-    qsort(values, (size_t)count, sizeof *values, compare);
-    return values[count / 2];
-}
 
 static double seconds_since(int64_t start_ns) {
     return (double)(clock_now_ns() - start_ns) / (double)CLOCK_S;
@@ -134,10 +124,11 @@ static void measure(const struct bench *bench, const struct optimizer *optimizer
     }
     const double values = (double)(bench->rows * bench->cols * bench->pieces);
     const double bytes = 2.0 * (double)at.copied;
-    const double seconds = median(step, bench->turns);
+    const size_t turns = (size_t)bench->turns;
+    const double seconds = median(step, turns);
     printf("%-9s %-4s %6.2f ns a value %7.2f GB/s, memcpy %6.2f, ratio %.2f", kind, type,
-           seconds / values * 1e9, bytes / seconds / 1e9, bytes / median(copy, bench->turns) / 1e9,
-           median(ratio, bench->turns));
+           seconds / values * 1e9, bytes / seconds / 1e9, bytes / median(copy, turns) / 1e9,
+           median(ratio, turns));
     if (optimizer->kind == OPTIMIZER_MUON)
         printf(", %.1f GFLOP/s", muon_flops(bench) / seconds / 1e9);
     printf("\n");

@@ -3,6 +3,7 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@ static void run_child(const int in[2], const int out[2], char *const *argv) {
     (void)dup2(out[1], STDOUT_FILENO);
     (void)close(in[1]);
     (void)close(out[0]);
+    (void)signal(SIGPIPE, SIG_DFL);
     (void)execvp(argv[0], argv);
     fprintf(stderr, "cannot run %s: %s\n", argv[0], strerror(errno));
     _exit(EXIT_CODE_NO_INPUT);
@@ -24,6 +26,7 @@ enum status peer_open(struct peer *peer, char *const *argv) {
     int in[2];
     int out[2];
     *peer = (struct peer){0};
+    (void)signal(SIGPIPE, SIG_IGN); // a peer that ended is an error of ours to tell
     if (pipe(in) != 0 || pipe(out) != 0) {
         log_error("peer: no pipe: %s", strerror(errno));
         return STATUS_IO;

@@ -2,7 +2,8 @@
  *
  * The child says "ready ..." on its standard output, then answers each line "N" on its standard
  * input with one line of N numbers, the seconds of N steps. Between them it waits in read(2), so
- * that bench and peer can measure in turns on the same cores. One thread owns a peer.
+ * that bench and peer can measure in turns on the same cores. One thread owns a peer. SIGPIPE is
+ * ignored from the first peer_open() on.
  */
 #ifndef RUBATO_BENCH_PEER_H
 #define RUBATO_BENCH_PEER_H

@@ -37,7 +37,6 @@ struct training {
     struct arena arena;
     float *weights, *grad, *moment1, *moment2; /* [plan.value_count] */
     int32_t *tokens, *targets;                 /* [B, T] */
-    uint64_t seed;
     int64_t steps_done;
 };
 
