@@ -15,8 +15,7 @@
 
 static const uint64_t call_places[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 
-/* Each word of a call lies in the low half of 64 bits; what the upper halves hold never comes down.
- */
+/* Each word of a call lies in the low half of 64 bits; the upper halves never come down. */
 struct philox {
     lanes_wide c0, c1, c2, c3;
 };
@@ -84,8 +83,8 @@ LANES_INLINE lanes_f add_flipped(lanes_f other, lanes_f value, uint32_t bits, bo
 }
 
 /* 32 values: Hadamard's matrix / sqrt(32), which is its own inverse. exact: what is NaN has the
- * same sign at all levels. */
-LANES_INLINE void hadamard_group(const float *from, float *to, bool exact) {
+ * same sign at all levels; all else has the same bits either way. */
+LANES_INLINE void hadamard_group(const float *from, float *to, bool exact, bool add) {
     lanes_f v[HAD_GROUP / LANES];
     for (size_t i = 0; i < HAD_GROUP / LANES; i++) {
         lanes_f value = lanes_load(from + i * LANES);
@@ -108,12 +107,12 @@ LANES_INLINE void hadamard_group(const float *from, float *to, bool exact) {
         }
     }
     for (size_t i = 0; i < HAD_GROUP / LANES; i++)
-        lanes_store(to + i * LANES, v[i] * 0.17677669529663687f);
+        emit(to + i * LANES, v[i] * 0.17677669529663687f, add);
 }
 
-LANES_INLINE void hadamard_block(const float *from, float *to, bool exact) {
+LANES_INLINE void hadamard_block(const float *from, float *to, bool exact, bool add) {
     for (size_t i = 0; i < LOOP_BLOCK; i += HAD_GROUP)
-        hadamard_group(from + i, to + i, exact);
+        hadamard_group(from + i, to + i, exact, add);
 }
 
 /* The 16 random bits of value i of a set of 64: of number i % 16 in its half of the set, the low
@@ -151,7 +150,7 @@ LANES_INLINE void int4_encode_block(const float *a, uint8_t *wire, int flags, bo
     lanes_i sum = {0};
     uint32_t numbers[2][32] __attribute__((aligned(64)));
     if ((flags & INT4_HAD) != 0) {
-        hadamard_block(a, turned, false);
+        hadamard_block(a, turned, false, false);
         a = turned;
     }
     uint16_t half = codec_scale_up(int4_magnitude(a, (flags & INT4_L2) != 0), 7.0f);
@@ -200,7 +199,7 @@ static inline void int4_encode(const float *a, size_t n, uint8_t *wire, int flag
         int4_encode_all(a, n, wire, flags, false, noise, square_sum);
 }
 
-LANES_INLINE void int4_decode_block(const uint8_t *codes, float scale, float *out, bool add) {
+LANES_INLINE void int4_decode_codes(const uint8_t *codes, float scale, float *out, bool add) {
     for (size_t i = 0; i < LOOP_BLOCK / 2; i += LANES) {
         lanes_i byte = lanes_load_bytes(codes + i);
         lanes_i low = (lanes_i)((lanes_u)byte << 28) >> 28;
@@ -209,30 +208,43 @@ LANES_INLINE void int4_decode_block(const uint8_t *codes, float scale, float *ou
     }
 }
 
-static inline void int4_decode(const uint8_t *wire, size_t n, float *out, bool add, bool had) {
-    while (n > 0) {
-        size_t block = least(n, LOOP_BLOCK), bytes = least(n, LOOP_BLOCK / 2);
-        float scale = scale_read(wire);
-        if (block == LOOP_BLOCK && !had) {
-            if (add)
-                int4_decode_block(wire + 2, scale, out, true);
-            else
-                int4_decode_block(wire + 2, scale, out, false);
-        } else {
-            uint8_t from[LOOP_BLOCK / 2] = {0};
-            float to[LOOP_BLOCK] __attribute__((aligned(64)));
-            memcpy(from, wire + 2, bytes);
-            int4_decode_block(from, scale, to, false);
-            if (had) hadamard_block(to, to, true);
-            if (add)
-                add_all(out, to, block);
-            else
-                memcpy(out, to, block * sizeof *out);
-        }
-        out += block;
-        wire += 2 + bytes;
-        n -= block;
+/* Below this magnitude of the scale nothing can become infinite, and so no NaN. */
+#define HAD_FINITE 0x1p100f
+
+LANES_INLINE void int4_decode_block(const uint8_t *wire, float *out, bool add, bool had) {
+    float scale = scale_read(wire), turned[LOOP_BLOCK] __attribute__((aligned(64)));
+    int4_decode_codes(wire + 2, scale, had ? turned : out, !had && add);
+    if (!had) return;
+    if (__builtin_fabsf(scale) < HAD_FINITE)
+        hadamard_block(turned, out, false, add);
+    else
+        hadamard_block(turned, out, true, add);
+}
+
+LANES_INLINE void int4_decode_all(const uint8_t *wire, size_t n, float *out, bool add, bool had) {
+    for (; n >= LOOP_BLOCK; n -= LOOP_BLOCK) {
+        int4_decode_block(wire, out, add, had);
+        out += LOOP_BLOCK;
+        wire += LOOP_BLOCK / 2 + 2;
     }
+    if (n > 0) {
+        uint8_t from[2 + LOOP_BLOCK / 2] = {0};
+        float to[LOOP_BLOCK];
+        memcpy(from, wire, 2 + least(n, LOOP_BLOCK / 2));
+        int4_decode_block(from, to, false, had);
+        put(out, to, n, add);
+    }
+}
+
+static inline void int4_decode(const uint8_t *wire, size_t n, float *out, bool add, bool had) {
+    if (had && add)
+        int4_decode_all(wire, n, out, true, true);
+    else if (had)
+        int4_decode_all(wire, n, out, false, true);
+    else if (add)
+        int4_decode_all(wire, n, out, true, false);
+    else
+        int4_decode_all(wire, n, out, false, false);
 }
 
 #endif

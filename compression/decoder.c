@@ -58,6 +58,7 @@ static enum status decode(uint8_t codec, const uint8_t *wire, size_t bytes, floa
     struct scheme_view view = {
         .loops = codec_loops_best(), .wire = wire, .bytes = bytes, .count = count};
     if (scheme == NULL || !check(scheme, &view)) return STATUS_CORRUPT;
+    view.trusted = true;
     decode_tiles(scheme, &view, out, add);
     return STATUS_OK;
 }

@@ -51,7 +51,7 @@ bool delta_find(const char *name, uint8_t *codec);
 bool delta_is(uint8_t codec);
 
 /* Bytes of one step of `count` values; and the most steps whose payload is shorter than the whole
- * block as bf16: 0 for a few values, else 1 with 8 bits, 2 or 3 with 4. */
+ * block as bf16: 0 for a few values, else 1 with 8 bits, up to 3 (from 110 values on) with 4. */
 size_t delta_step_bytes(uint8_t codec, size_t count);
 size_t delta_steps_max(uint8_t codec, size_t count);
 

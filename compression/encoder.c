@@ -37,6 +37,7 @@ struct encoder {
     size_t block_count, most_count;
     uint64_t seed, dense_steps, ramp_steps;
     uint32_t lane;
+    bool averages;
     uint8_t *residuals; /* [residual_bytes], each block's aligned */
     float *states;      /* [state_values] */
     size_t residual_bytes, state_values;
@@ -96,6 +97,7 @@ static struct scheme_run make_run(const struct encoder *encoder, const struct bl
         .density = density,
         .seed = encoder->seed,
         .lane = encoder->lane,
+        .averages = encoder->averages,
         .block = block->id,
     };
 }
@@ -103,8 +105,9 @@ static struct scheme_run make_run(const struct encoder *encoder, const struct bl
 /* The scheme for a block once the dense steps are over. */
 static const struct scheme *block_scheme(const struct encoder *encoder, const struct block *block) {
     uint64_t sent = (uint64_t)encoder->spec.rank * (block->rows + block->cols);
-    if (encoder->scheme == &scheme_powersgd && sent * LOW_RANK_GAIN > block->count)
-        return &scheme_bf16;
+    bool low_rank =
+        encoder->scheme == &scheme_powersgd || encoder->scheme == &scheme_powersgd_shared;
+    if (low_rank && sent * LOW_RANK_GAIN > block->count) return &scheme_bf16;
     return encoder->scheme;
 }
 
@@ -148,6 +151,7 @@ struct encoder *encoder_open(const struct encoder_config *config) {
     encoder->loops = config->loops != NULL ? config->loops : codec_loops_best();
     encoder->seed = config->seed;
     encoder->lane = config->lane;
+    encoder->averages = config->averages;
     encoder->dense_steps = config->dense_steps;
     encoder->ramp_steps = config->ramp_steps;
     encoder->block_count = config->block_count;
@@ -291,7 +295,9 @@ static void encode_tile(struct pass *pass, size_t offset, size_t n, uint8_t *wir
     *used += scheme->encode(&pass->run, offset, a, n, at, &squares);
     pass->view.bytes = *used;
     bool known = squares >= 0, placed = in_place(pass);
-    if ((pass->feedback && !placed) || !known)
+    if (pass->feedback && scheme->restore != NULL)
+        scheme->restore(&pass->run, at, pass->sent);
+    else if ((pass->feedback && !placed) || !known)
         scheme_decode_tile(scheme, &pass->view, offset, n, at, pass->sent, false);
     if (!known) squares = pass->run.loops->squares(pass->sent, n);
     if (!isfinite(squares)) squares = exact_squares(pass, offset, n, at);
@@ -385,6 +391,17 @@ void encoder_encode(struct encoder *encoder, size_t block, uint64_t step, const 
     }
     result->codec = CODEC_ZSTD;
     result->bytes = packed;
+}
+
+void encoder_expand(struct encoder *encoder, size_t block, float *values, void *scratch) {
+    ASSERT(block < encoder->block_count);
+    const struct block *of = &encoder->blocks[block];
+    const struct scheme *scheme = block_scheme(encoder, of);
+    if (scheme->expand == NULL) return;
+    struct scheme_run run = make_run(encoder, of, encoder->spec.density);
+    run.state = encoder->states + of->state;
+    run.scratch = scratch;
+    scheme->expand(&run, values);
 }
 
 /* Of all that the meaning of the saved bytes depends on. */

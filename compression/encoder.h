@@ -40,6 +40,7 @@ struct encoder_config {
     uint64_t seed; /* the job's, the same on all workers */
     uint32_t lane; /* the worker's rank: each rounds by its own random numbers */
     uint64_t dense_steps, ramp_steps;
+    bool averages; /* a server's: what is encoded are means of what payloads decode to */
     const struct codec_loops *loops; /* NULL: the chip's best; for tests */
 };
 
@@ -74,6 +75,11 @@ size_t encoder_usual_bytes(const struct encoder *encoder, size_t block);
  * blocks may be encoded by different threads at once, each with its own scratch. */
 void encoder_encode(struct encoder *encoder, size_t block, uint64_t step, const float *values,
                     float scale, uint8_t *wire, void *scratch, struct encoder_result *result);
+
+/* The mean of all workers' payloads of the block has come, values [rows * cols] what it decodes to,
+ * of a codec whose payloads stand for more than they say (CODEC_POWERSGD_SHARED): values = the mean
+ * gradient. scratch as for encoding. */
+void encoder_expand(struct encoder *encoder, size_t block, float *values, void *scratch);
 
 /* What a checkpoint keeps: residuals and factors, as bytes [encoder_state_bytes]. Loading refuses
  * with MISMATCH what another spec or other blocks saved, with CORRUPT damaged bytes; the encoder is

@@ -28,7 +28,7 @@ struct policy {
 struct push_codec {
     const struct plan *plan;
     struct encoder *encoders[SPECS_MAX]; /* NULL: the spec has no blocks */
-    uint8_t *spec_of;                    /* [block_count] NO_SPEC: frozen */
+    uint8_t *spec_of;                    /* [block_count] NO_SPEC: frozen, or not here */
     size_t *index_of;                    /* [block_count] in its encoder */
     void *scratch;
     size_t memory;
@@ -106,6 +106,16 @@ static void policy_free(struct policy *policy) {
     free(policy->pattern_specs);
 }
 
+/* The place of --push's spec with both factors in the payload. */
+static uint8_t own_factors(struct policy *policy, const struct job *job) {
+    struct codec_spec spec = policy->specs[0];
+    char text[CODEC_TEXT_MAX];
+    char why[256];
+    spec.codec = CODEC_POWERSGD;
+    codec_print(&spec, text);
+    return add_spec(policy, job, text, why, sizeof why);
+}
+
 static uint8_t choose(struct policy *policy, const struct job *job, const struct plan *plan,
                       const struct plan_block *block) {
     const struct tensor *tensor = &plan->tensors[plan->pack_order[block->first_tensor]];
@@ -114,6 +124,9 @@ static uint8_t choose(struct policy *policy, const struct job *job, const struct
     for (size_t i = 0; i < policy->pattern_count; i++) {
         if (fnmatch(policy->patterns[i], tensor->name, 0) == 0) return policy->pattern_specs[i];
     }
+    /* A product with a factor that others made has no rows of zeros. */
+    if (policy->specs[0].codec == CODEC_POWERSGD_SHARED && tensor->embedding)
+        return own_factors(policy, job);
     if (strcmp(job->push_policy, "auto") != 0 || !codec_is_coarse(&policy->specs[0])) return 0;
     if (tensor->dims > 1 && block->count >= SMALL_BLOCK) return 0;
     uint8_t spec = add_spec(policy, job, "bf16", why, sizeof why);
@@ -136,6 +149,9 @@ static void open_encoder(struct push_codec *push_codec, const struct encoder_con
             .id = id, .rows = (size_t)block->rows, .cols = (size_t)block->cols};
     }
     config.blocks = blocks;
+    /* Its means are factors, which change sides: nothing that was held back would fit. */
+    if (config.averages && config.spec.codec == CODEC_POWERSGD_SHARED)
+        config.spec.feedback = FEEDBACK_NONE;
     if (config.block_count > 0) {
         push_codec->encoders[spec] = encoder_open(&config);
         push_codec->memory += encoder_state_bytes(push_codec->encoders[spec]);
@@ -147,8 +163,15 @@ static uint64_t or_usual(int64_t given, uint64_t usual) {
     return given < 0 ? usual : (uint64_t)given;
 }
 
+/* Pushes that warming codecs send dense. */
+static uint64_t dense_of(const struct job *job, uint64_t pushes) {
+    int64_t gradients = job_momentum_after(job);
+    return gradients > 0 ? (uint64_t)gradients
+                         : or_usual(job->dense_warmup, encoder_default_dense(pushes));
+}
+
 static void open_encoders(struct push_codec *push_codec, const struct job *job, uint32_t rank,
-                          const struct policy *policy) {
+                          bool averages, const struct policy *policy) {
     struct discipline discipline;
     char why[256];
     size_t scratch = 0;
@@ -158,7 +181,8 @@ static void open_encoders(struct push_codec *push_codec, const struct job *job, 
     struct encoder_config config = {
         .seed = (uint64_t)job->seed,
         .lane = rank,
-        .dense_steps = or_usual(job->dense_warmup, encoder_default_dense(pushes)),
+        .averages = averages,
+        .dense_steps = dense_of(job, pushes),
         .ramp_steps = or_usual(job->density_schedule, encoder_default_ramp(pushes))};
     for (size_t i = 0; i < policy->spec_count; i++) {
         config.spec = policy->specs[i];
@@ -171,8 +195,12 @@ static void open_encoders(struct push_codec *push_codec, const struct job *job, 
     push_codec->memory += scratch;
 }
 
+static bool is_here(const struct plan_block *block, uint64_t shard) {
+    return shard == PUSH_CODEC_ALL || block->shard == shard;
+}
+
 enum status push_codec_open(const struct job *job, const struct plan *plan, uint32_t rank,
-                            struct push_codec **push_codec) {
+                            uint64_t shard, struct push_codec **push_codec) {
     struct policy policy = {0};
     char why[256];
     ASSERT(add_spec(&policy, job, job->push, why, sizeof why) == 0); // job_table checked it
@@ -183,9 +211,11 @@ enum status push_codec_open(const struct job *job, const struct plan *plan, uint
         made->plan = plan;
         made->spec_of = memory_zeroed((size_t)plan->block_count, sizeof *made->spec_of);
         made->index_of = memory_zeroed((size_t)plan->block_count, sizeof *made->index_of);
-        for (uint64_t id = 0; id < plan->block_count; id++)
-            made->spec_of[id] = choose(&policy, job, plan, &plan->blocks[id]);
-        open_encoders(made, job, rank, &policy);
+        for (uint64_t id = 0; id < plan->block_count; id++) {
+            const struct plan_block *block = &plan->blocks[id];
+            made->spec_of[id] = is_here(block, shard) ? choose(&policy, job, plan, block) : NO_SPEC;
+        }
+        open_encoders(made, job, rank, shard != PUSH_CODEC_ALL, &policy);
         *push_codec = made;
     }
     policy_free(&policy);
@@ -231,4 +261,13 @@ void push_codec_encode(struct push_codec *push_codec, uint64_t block, uint64_t s
     encoder_encode(encoder, push_codec->index_of[block], step, values, 1.0F, wire,
                    push_codec->scratch, result);
     ASSERT_OP(result->bytes, <=, decoder_payload_max(push_codec->plan->blocks[block].count));
+}
+
+void push_codec_expand(struct push_codec *push_codec, uint64_t block, uint8_t codec,
+                       float *values) {
+    struct encoder *encoder = encoder_of(push_codec, block);
+    ASSERT(encoder != NULL);
+    if (codec == CODEC_POWERSGD_SHARED) {
+        encoder_expand(encoder, push_codec->index_of[block], values, push_codec->scratch);
+    }
 }

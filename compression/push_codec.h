@@ -1,5 +1,8 @@
 /* push_codec.h - all of a worker's pushes: which codec each block has, and their encoders.
  *
+ * With --optimizer worker:NAME shards encode their mean gradients so, too, each those of its own
+ * blocks, with what feedback holds back of its own.
+ *
  * --push names the codec; --push-policy says for which blocks. `all`: for every one. `auto`: not
  * where a codec that loses more than int8 does saves little and harms much: packs of vectors
  * (norms, biases) and blocks of fewer than 4096 values go as bf16. Embeddings have the codec, whose
@@ -23,14 +26,18 @@
 
 struct push_codec;
 
-/* INVALID, logged with the line: a policy's file that makes no sense; IO: it cannot be read. Job
- * and plan must outlive it. Ends the process if memory is short. */
+/* Whose: the blocks of all shards, or of this one. */
+#define PUSH_CODEC_ALL UINT64_MAX
+
+/* For worker `rank`; a shard gives the number of workers. INVALID, logged with the line: a policy's
+ * file that makes no sense; IO: it cannot be read. Job and plan must outlive it. Ends the process
+ * if memory is short. */
 enum status push_codec_open(const struct job *job, const struct plan *plan, uint32_t rank,
-                            struct push_codec **push_codec) WARN_UNUSED;
+                            uint64_t shard, struct push_codec **push_codec) WARN_UNUSED;
 /* NULL is harmless. */
 void push_codec_close(struct push_codec *push_codec);
 
-/* Most bytes of the block's payload in any step; 0 for frozen ones. */
+/* Most bytes of the block's payload in any step; 0 for frozen ones and those of other shards. */
 size_t push_codec_bound(const struct push_codec *push_codec, uint64_t block);
 
 /* Most bytes once the dense steps are over, before +zstd. */
@@ -43,5 +50,9 @@ size_t push_codec_memory(const struct push_codec *push_codec);
  * thread. */
 void push_codec_encode(struct push_codec *push_codec, uint64_t block, uint64_t seq,
                        const float *values, uint8_t *wire, struct encoder_result *result);
+
+/* The mean of all pushes of the block has come, values [block.count] what it decodes to, codec that
+ * of the values (decoder_inner_codec()): values = the mean gradient, where they are not yet. */
+void push_codec_expand(struct push_codec *push_codec, uint64_t block, uint8_t codec, float *values);
 
 #endif

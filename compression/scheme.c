@@ -5,10 +5,23 @@
 #include "base/random.h"
 
 static const struct scheme *const schemes[] = {
-    &scheme_none,    &scheme_bf16,     &scheme_fp16,        &scheme_int8,
-    &scheme_fp8,     &scheme_int4,     &scheme_onebit,      &scheme_topk,
-    &scheme_randk,   &scheme_powersgd, &scheme_qsgd,        &scheme_terngrad,
-    &scheme_natural, &scheme_signsgd,  &scheme_topk_global, &scheme_fill,
+    &scheme_none,
+    &scheme_bf16,
+    &scheme_fp16,
+    &scheme_int8,
+    &scheme_fp8,
+    &scheme_int4,
+    &scheme_onebit,
+    &scheme_topk,
+    &scheme_randk,
+    &scheme_powersgd,
+    &scheme_qsgd,
+    &scheme_terngrad,
+    &scheme_natural,
+    &scheme_signsgd,
+    &scheme_topk_global,
+    &scheme_fill,
+    &scheme_powersgd_shared,
 };
 
 #define SCHEME_COUNT (sizeof schemes / sizeof schemes[0])
@@ -18,11 +31,6 @@ const struct scheme *scheme_by_id(uint8_t id) {
         if (schemes[i]->id == id) return schemes[i];
     }
     return NULL;
-}
-
-const struct scheme *const *scheme_all(size_t *count) {
-    *count = SCHEME_COUNT;
-    return schemes;
 }
 
 size_t scheme_mask_bound(const struct scheme_run *run) {

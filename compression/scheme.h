@@ -41,6 +41,8 @@
  *   randk     16      period u32, log2 of the run u32, key u32, step u32; then, as bf16, the
  *                     values of the runs that scheme_randk.c picks
  *   powersgd  8       rows u32, rank u32; [rank, rows] and [rank, cols], the factors, bf16
+ *   powersgd, shared
+ *             4       values k, u32; k values of one factor, bf16
  *   terngrad  for each 512 values: 2 + ceil(n / 4): scale = max|a| clipped at 2.5 sigma;
  *                     2 bits a value: 0, 1 = +, 3 = -
  *   natural   n       sign bit, and exponent less 18 clamped to 0 .. 127; 0 in 7 bits is zero
@@ -76,6 +78,7 @@ struct scheme_run {
     uint64_t seed;            /* the job's */
     uint32_t lane;            /* the worker: gives each its own rounding */
     uint64_t step, block;
+    bool averages; /* what is encoded is a mean of decoded payloads: a server's */
     float *state;  /* [state_values] that live as long as the block; zeroed at first */
     void *scratch; /* scratch_bytes */
 };
@@ -89,17 +92,17 @@ struct scheme_view {
     const uint8_t *zero_rows; /* of a row mask, or NULL */
     size_t cols;
     uint32_t number[4]; /* what the scheme's head says */
+    bool trusted;       /* measure() has let all of it pass, and only finds lengths again */
 };
 
 struct scheme {
-    const char *name; /* for messages; users' names are in proto/codec_spec.c */
     uint8_t id;
     bool carries_specials; /* NaN and infinity survive; else encoder.c sends CODEC_FILL instead */
     bool warms_up;         /* the schedule sends it dense at first */
     uint8_t planes;        /* bytes of a value, for lossless.c: 2, 4, or 1 for what is no number */
     size_t tile;           /* values, <= SCHEME_TILE_MAX; 0: the whole block */
 
-    /* Most bytes of a payload. */
+    /* Most bytes of a payload. NULL: encoder.c makes it, and no user asks for it (fill). */
     size_t (*bound)(const struct scheme_run *run);
     /* What else encode() wants: state floats a block, scratch bytes. NULL: nothing. */
     size_t (*state_values)(const struct scheme_run *run);
@@ -111,6 +114,11 @@ struct scheme {
      * them. */
     size_t (*encode)(const struct scheme_run *run, size_t offset, const float *a, size_t n,
                      uint8_t *wire, double *squares);
+    /* Schemes whose payload alone does not say what the block is. out [rows, cols] = what this
+     * run's tile, the whole block, stands for; and values [rows, cols], to which the mean of all
+     * such payloads decodes, become what that stands for. NULL: decoding says it. */
+    void (*restore)(const struct scheme_run *run, const uint8_t *wire, float *out);
+    void (*expand)(const struct scheme_run *run, float *values);
     /* Reads the head; false if it makes no sense. NULL: there is none. */
     bool (*open)(struct scheme_view *view);
     /* The bytes of the tile that starts at `at`, of which `left` are there; anything above `left`
@@ -129,11 +137,11 @@ struct scheme {
 };
 
 const struct scheme *scheme_by_id(uint8_t id);
-const struct scheme *const *scheme_all(size_t *count);
 
 extern const struct scheme scheme_none, scheme_bf16, scheme_fp16, scheme_int8, scheme_fp8;
 extern const struct scheme scheme_int4, scheme_qsgd, scheme_onebit, scheme_signsgd;
 extern const struct scheme scheme_topk, scheme_topk_global, scheme_randk, scheme_powersgd;
+extern const struct scheme scheme_powersgd_shared;
 extern const struct scheme scheme_terngrad, scheme_natural, scheme_fill;
 
 /* The row mask: most bytes, writing (returns bytes), reading (false: malformed; sets head). */

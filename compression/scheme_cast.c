@@ -1,5 +1,5 @@
 /* The schemes that keep each value by itself: none, bf16, fp16, int8, fp8; and the fill that stands
- * for a block which is not finite. Layouts in scheme.h and codec.h.
+ * for a block which is not finite. Layouts in scheme.h.
  */
 #include "compression/scheme.h"
 
@@ -40,7 +40,6 @@ static void none_decode(const struct scheme_view *view, size_t offset, size_t n,
 }
 
 const struct scheme scheme_none = {
-    .name = "none",
     .id = CODEC_F32,
     .carries_specials = true,
     .planes = 4,
@@ -78,7 +77,6 @@ static void bf16_decode(const struct scheme_view *view, size_t offset, size_t n,
 }
 
 const struct scheme scheme_bf16 = {
-    .name = "bf16",
     .id = CODEC_BF16,
     .carries_specials = true,
     .planes = 2,
@@ -104,7 +102,6 @@ static void fp16_decode(const struct scheme_view *view, size_t offset, size_t n,
 }
 
 const struct scheme scheme_fp16 = {
-    .name = "fp16",
     .id = CODEC_FP16,
     .carries_specials = true,
     .planes = 2,
@@ -141,7 +138,6 @@ static void int8_decode(const struct scheme_view *view, size_t offset, size_t n,
 }
 
 const struct scheme scheme_int8 = {
-    .name = "int8",
     .id = CODEC_INT8,
     .carries_specials = true,
     .planes = 1,
@@ -184,7 +180,6 @@ static void fp8_decode(const struct scheme_view *view, size_t offset, size_t n, 
 }
 
 const struct scheme scheme_fp8 = {
-    .name = "fp8",
     .id = CODEC_FP8,
     .planes = 1,
     .tile = SCHEME_TILE,
@@ -197,11 +192,6 @@ const struct scheme scheme_fp8 = {
 };
 
 /* ---- fill ---- */
-
-static size_t fill_bound(const struct scheme_run *run) {
-    (void)run;
-    return sizeof(float);
-}
 
 static bool fill_open(struct scheme_view *view) {
     if (view->bytes != sizeof(float)) return false;
@@ -229,7 +219,6 @@ const struct scheme scheme_fill = {
     .carries_specials = true,
     .planes = 1,
     .tile = SCHEME_TILE,
-    .bound = fill_bound,
     .open = fill_open,
     .measure = fill_measure,
     .decode = fill_decode,

@@ -63,7 +63,6 @@ static void decode(const struct scheme_view *view, size_t offset, size_t n, cons
 }
 
 const struct scheme scheme_int4 = {
-    .name = "int4",
     .id = CODEC_INT4,
     .planes = 1,
     .tile = SCHEME_TILE,
@@ -83,7 +82,6 @@ static size_t qsgd_encode(const struct scheme_run *run, size_t offset, const flo
 }
 
 const struct scheme scheme_qsgd = {
-    .name = "qsgd",
     .id = CODEC_QSGD,
     .planes = 1,
     .tile = SCHEME_TILE,

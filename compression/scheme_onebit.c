@@ -66,7 +66,6 @@ static void decode(const struct scheme_view *view, size_t offset, size_t n, cons
 }
 
 const struct scheme scheme_onebit = {
-    .name = "onebit",
     .id = CODEC_ONEBIT,
     .warms_up = true,
     .planes = 1,
@@ -103,7 +102,6 @@ static void vote_decode(const struct scheme_view *view, size_t offset, size_t n,
 }
 
 const struct scheme scheme_signsgd = {
-    .name = "signsgd",
     .id = CODEC_SIGNSGD,
     .planes = 1,
     .tile = SCHEME_TILE,

@@ -6,50 +6,49 @@
  * vectors, so that all loops run over contiguous values.
  * Source: Vogels, Karimireddy, Jaggi, "PowerSGD", NeurIPS 2019.
  */
+#include "compression/scheme_powersgd.h"
+
 #include "base/random.h"
-#include "compression/scheme.h"
 
 #include <math.h>
 
-#define HEAD     ((size_t)8)
-#define STRIPE   ((size_t)128) /* columns that are decoded at a time */
-#define RANK_MAX CODEC_RANK_MAX
+#define HEAD   ((size_t)8)
+#define STRIPE ((size_t)128) /* columns that are decoded at a time */
 
-static size_t rank_of(const struct scheme_run *run) {
+size_t powersgd_rank(const struct scheme_run *run) {
     size_t rank = run->spec->rank;
     if (rank > run->rows) rank = run->rows;
     return rank < run->cols ? rank : run->cols;
 }
 
 static size_t bound(const struct scheme_run *run) {
-    return HEAD + 2 * rank_of(run) * (run->rows + run->cols);
+    return HEAD + 2 * powersgd_rank(run) * (run->rows + run->cols);
 }
 
 static size_t state_values(const struct scheme_run *run) {
-    return rank_of(run) * run->cols;
+    return powersgd_rank(run) * run->cols;
 }
 
 static size_t scratch_bytes(const struct scheme_run *run) {
-    return rank_of(run) * run->rows * sizeof(float);
+    return powersgd_rank(run) * run->rows * sizeof(float);
 }
 
 static size_t start(const struct scheme_run *run, uint8_t *wire) {
     scheme_put_u32(wire, (uint32_t)run->rows);
-    scheme_put_u32(wire + 4, (uint32_t)rank_of(run));
+    scheme_put_u32(wire + 4, (uint32_t)powersgd_rank(run));
     return HEAD;
 }
 
-/* A vector of Y that is zero, as at first, would stay so: it becomes noise that all workers
- * share. */
-static void revive(const struct scheme_run *run, float *y, size_t index) {
+void powersgd_revive(const struct scheme_run *run, float *vector, size_t n, size_t index) {
     struct random_stream random;
-    if (run->loops->dot(y, y, run->cols) > 0.0f) return;
-    random_open(&random, run->seed, RANDOM_CODEC, run->block * RANK_MAX + index);
-    for (size_t i = 0; i < run->cols; i++)
-        y[i] = random_normal(&random);
+    if (run->loops->dot(vector, vector, n) > 0.0f) return;
+    random_open(&random, run->seed, RANDOM_CODEC, run->block * POWERSGD_RANK_MAX + index);
+    for (size_t i = 0; i < n; i++)
+        vector[i] = random_normal(&random);
 }
 
-static void orthonormalize(const struct codec_loops *loops, float *vectors, size_t rank, size_t n) {
+void powersgd_orthonormalize(const struct codec_loops *loops, float *vectors, size_t rank,
+                             size_t n) {
     for (size_t i = 0; i < rank; i++) {
         float *x = vectors + i * n;
         float before = loops->dot(x, x, n);
@@ -64,26 +63,37 @@ static void orthonormalize(const struct codec_loops *loops, float *vectors, size
     }
 }
 
+void powersgd_times_rows(const struct scheme_run *run, const float *a, const float *x, float *y) {
+    for (size_t i = 0; i < powersgd_rank(run); i++) {
+        for (size_t row = 0; row < run->rows; row++)
+            y[i * run->rows + row] =
+                run->loops->dot(a + row * run->cols, x + i * run->cols, run->cols);
+    }
+}
+
+void powersgd_times_cols(const struct scheme_run *run, const float *a, const float *x, float *y) {
+    for (size_t i = 0; i < powersgd_rank(run); i++) {
+        float *to = y + i * run->cols;
+        memset(to, 0, run->cols * sizeof *to);
+        for (size_t row = 0; row < run->rows; row++)
+            run->loops->axpy(to, x[i * run->rows + row], a + row * run->cols, run->cols);
+    }
+}
+
 static size_t encode(const struct scheme_run *run, size_t offset, const float *a, size_t n,
                      uint8_t *wire, double *squares) {
     const struct codec_loops *loops = run->loops;
-    size_t rank = rank_of(run), rows = run->rows, cols = run->cols;
+    size_t rank = powersgd_rank(run), rows = run->rows, cols = run->cols;
     float *x = run->scratch, *y = run->state;
     (void)offset, (void)n;
     *squares = -1;
-    for (size_t i = 0; i < rank; i++) {
-        revive(run, y + i * cols, i);
-        for (size_t row = 0; row < rows; row++)
-            x[i * rows + row] = loops->dot(a + row * cols, y + i * cols, cols);
-    }
-    orthonormalize(loops, x, rank, rows);
+    for (size_t i = 0; i < rank; i++)
+        powersgd_revive(run, y + i * cols, cols, i);
+    powersgd_times_rows(run, a, y, x);
+    powersgd_orthonormalize(loops, x, rank, rows);
     loops->bf16_encode(x, rank * rows, wire);
     loops->bf16_decode(wire, rank * rows, x, false);
-    for (size_t i = 0; i < rank; i++) {
-        memset(y + i * cols, 0, cols * sizeof *y);
-        for (size_t row = 0; row < rows; row++)
-            loops->axpy(y + i * cols, x[i * rows + row], a + row * cols, cols);
-    }
+    powersgd_times_cols(run, a, x, y);
     loops->bf16_encode(y, rank * cols, wire + 2 * rank * rows);
     return 2 * rank * (rows + cols);
 }
@@ -96,7 +106,7 @@ static bool open(struct scheme_view *view) {
     size_t rows = view->number[0];
     if (rows == 0 || view->count % rows != 0) return false;
     view->number[2] = (uint32_t)(view->count / rows);
-    return view->number[1] >= 1 && view->number[1] <= RANK_MAX;
+    return view->number[1] >= 1 && view->number[1] <= POWERSGD_RANK_MAX;
 }
 
 static size_t measure(const struct scheme_view *view, size_t offset, size_t n, const uint8_t *at,
@@ -108,7 +118,7 @@ static size_t measure(const struct scheme_view *view, size_t offset, size_t n, c
 static void decode(const struct scheme_view *view, size_t offset, size_t n, const uint8_t *at,
                    float *out, bool add) {
     size_t rows = view->number[0], rank = view->number[1], cols = view->number[2];
-    float y[RANK_MAX][STRIPE], product[STRIPE];
+    float y[POWERSGD_RANK_MAX][STRIPE], product[STRIPE];
     (void)offset, (void)n;
     for (size_t from = 0; from < cols; from += STRIPE) {
         size_t width = cols - from < STRIPE ? cols - from : STRIPE;
@@ -135,7 +145,6 @@ static size_t prefix(const uint8_t *wire, size_t bytes) {
 }
 
 const struct scheme scheme_powersgd = {
-    .name = "powersgd",
     .id = CODEC_POWERSGD,
     .warms_up = true,
     .planes = 2,

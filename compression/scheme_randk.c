@@ -32,11 +32,15 @@ static uint32_t run_log2_of(size_t count, uint32_t period) {
     return log2;
 }
 
-/* Is this run the one of its group that is sent in this step? */
-static bool picks(const uint32_t number[4], uint64_t run) {
-    uint32_t group = (uint32_t)(run / number[PERIOD]), place = (uint32_t)(run % number[PERIOD]);
-    uint64_t turn = (uint64_t)number[STEP] + mix(number[KEY] ^ group * 0x9e3779b9U);
-    return turn % number[PERIOD] == place;
+/* The first run from `index` on that is sent in this step; `end` if none is before that. */
+static size_t next_pick(const uint32_t number[4], size_t index, size_t end) {
+    size_t period = number[PERIOD];
+    for (size_t group = index / period; group * period < end; group++) {
+        uint64_t turn = (uint64_t)number[STEP] + mix(number[KEY] ^ (uint32_t)group * 0x9e3779b9U);
+        size_t pick = group * period + turn % period;
+        if (pick >= index) return pick < end ? pick : end;
+    }
+    return end;
 }
 
 static void make_head(const struct scheme_run *run, uint32_t number[4]) {
@@ -82,9 +86,8 @@ static size_t encode(const struct scheme_run *run, size_t offset, const float *a
     make_head(run, number);
     float scale = run->spec->feedback == FEEDBACK_NONE ? (float)number[PERIOD] : 1.0f;
     tile_runs(number, offset, n, &first, &end);
-    for (size_t index = first; index < end; index++) {
-        if (!picks(number, index)) continue;
-        size_t from = run_at(number, index, offset, n, &size);
+    for (size_t at = next_pick(number, first, end); at < end; at = next_pick(number, at + 1, end)) {
+        size_t from = run_at(number, at, offset, n, &size);
         for (size_t i = 0; i < size; i++) {
             uint16_t half = bf16_from_float(a[from + i] * scale);
             double value = (double)bf16_to_f32(half);
@@ -107,10 +110,11 @@ static size_t measure(const struct scheme_view *view, size_t offset, size_t n, c
                       size_t left) {
     size_t first, end, size, bytes = 0;
     (void)at, (void)left;
-    tile_runs(view->number, offset, n, &first, &end);
-    for (size_t index = first; index < end; index++) {
-        if (!picks(view->number, index)) continue;
-        run_at(view->number, index, offset, n, &size);
+    const uint32_t *number = view->number;
+    tile_runs(number, offset, n, &first, &end);
+    for (size_t run = next_pick(number, first, end); run < end;
+         run = next_pick(number, run + 1, end)) {
+        run_at(number, run, offset, n, &size);
         bytes += 2 * size;
     }
     return bytes;
@@ -120,10 +124,11 @@ static void decode(const struct scheme_view *view, size_t offset, size_t n, cons
                    float *out, bool add) {
     size_t first, end, size;
     if (!add) memset(out, 0, n * sizeof *out);
-    tile_runs(view->number, offset, n, &first, &end);
-    for (size_t index = first; index < end; index++) {
-        if (!picks(view->number, index)) continue;
-        size_t from = run_at(view->number, index, offset, n, &size);
+    const uint32_t *number = view->number;
+    tile_runs(number, offset, n, &first, &end);
+    for (size_t run = next_pick(number, first, end); run < end;
+         run = next_pick(number, run + 1, end)) {
+        size_t from = run_at(number, run, offset, n, &size);
         view->loops->bf16_decode(at, size, out + from, add);
         at += 2 * size;
     }
@@ -135,7 +140,6 @@ static size_t prefix(const uint8_t *wire, size_t bytes) {
 }
 
 const struct scheme scheme_randk = {
-    .name = "randk",
     .id = CODEC_RANDK,
     .planes = 2,
     .tile = 2048,

@@ -81,7 +81,6 @@ static void tern_decode(const struct scheme_view *view, size_t offset, size_t n,
 }
 
 const struct scheme scheme_terngrad = {
-    .name = "terngrad",
     .id = CODEC_TERNGRAD,
     .planes = 1,
     .tile = TILE,
@@ -129,7 +128,6 @@ static void natural_decode(const struct scheme_view *view, size_t offset, size_t
 }
 
 const struct scheme scheme_natural = {
-    .name = "natural",
     .id = CODEC_NATURAL,
     .planes = 1,
     .tile = TILE,

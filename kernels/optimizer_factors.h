@@ -2,7 +2,7 @@
  *
  * Computed in double and rounded once. Powers are made by repeated squaring rather than libm's
  * pow(), whose last bit may differ between chips and versions. Shared by the fast kernel and its
- * twin, and by a device's kernel, which gets the factors from the host.
+ * twin.
  */
 #ifndef RUBATO_KERNELS_OPTIMIZER_FACTORS_H
 #define RUBATO_KERNELS_OPTIMIZER_FACTORS_H

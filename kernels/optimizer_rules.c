@@ -77,8 +77,6 @@ struct optimizer_rule optimizer_rule_make(const struct optimizer *optimizer,
     if (rule.kind == OPTIMIZER_MUON && !piece->hidden) rule.kind = OPTIMIZER_ADAMW;
     if (rule.kind == OPTIMIZER_ADAMW) freeze(&rule, optimizer);
     rule.keep = rule.adamw.keep;
-    rule.past = rule.adamw.beta2;
-    rule.recent = rule.adamw.part2;
     if (rule.kind == OPTIMIZER_ADAFACTOR) {
         double recent = optimizer_rule_recent(update->step);
         rule.past = (float)(1.0 - recent);

@@ -14,11 +14,11 @@
 struct optimizer_rule {
     enum optimizer_kind kind; /* what this piece gets: muon's other pieces are adamw here */
     int64_t count;            /* rows * cols */
-    bool stored;              /* sgd, nesterov: there is a momentum */
+    bool stored;              /* there is a first moment */
     bool frozen;              /* adamw: v stays */
     struct adamw_factors adamw;
     float lr, decay, keep, grad_scale, eps, momentum; /* keep: 1 - lr decay */
-    float past, recent; /* adafactor: 1 - step^-0.8, step^-0.8; lion: beta2, 1 - beta2 */
+    float past, recent; /* adafactor alone: 1 - step^-0.8, step^-0.8 */
     float spread;       /* lamb: 1 - beta1^step */
     int64_t step;
     uint32_t seed;                /* of the stored moments' rounding */

@@ -5,6 +5,7 @@
  */
 #include "kernels/optimizer_state.h"
 
+#include "base/assert.h"
 #include "kernels/optimizer_product.h"
 #include "kernels/optimizer_rules.h"
 
@@ -43,6 +44,11 @@ size_t optimizer_state_bytes(const struct optimizer *optimizer,
     }
     return optimizer_moment_bytes(optimizer->moments, rule.first.count) +
            optimizer_moment_bytes(optimizer->moments, rule.second.count);
+}
+
+float *optimizer_first_moment(const struct optimizer *optimizer, void *state) {
+    ASSERT(optimizer->kind == OPTIMIZER_ADAMW && optimizer->moments == MOMENT_F32);
+    return state;
 }
 
 size_t optimizer_scratch_bytes(const struct optimizer *optimizer,

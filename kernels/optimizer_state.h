@@ -95,6 +95,9 @@ bool moment_find(const char *name, enum moment_type *type);
 size_t optimizer_state_bytes(const struct optimizer *optimizer,
                              const struct optimizer_piece *piece);
 
+/* The first moment m [count] in a piece's state, where it is kept as f32. Any thread. */
+float *optimizer_first_moment(const struct optimizer *optimizer, void *state);
+
 /* Bytes that one step needs for a while, a multiple of 64; 0 for most: lamb 4 a value, adafactor 8
  * a column, muon 8 a value of a hidden piece and 8 times the square of its shorter side. */
 size_t optimizer_scratch_bytes(const struct optimizer *optimizer,
