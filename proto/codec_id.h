@@ -23,7 +23,8 @@ enum codec_id {
     CODEC_ZSTD = 16, /* another codec's payload, in byte planes, without loss */
     /* Pulls: steps of a replica; layouts: compression/delta.h. */
     CODEC_DELTA_INT8 = 17,
-    CODEC_DELTA_INT4 = 18
+    CODEC_DELTA_INT4 = 18,
+    CODEC_POWERSGD_SHARED = 19 /* a push's, and a mean's */
 };
 
 #endif

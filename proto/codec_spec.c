@@ -47,6 +47,10 @@ static bool take_randk(struct codec_spec *spec, const char *word) {
 
 static bool take_rank(struct codec_spec *spec, const char *word) {
     char *end;
+    if (strcmp(word, "shared") == 0) {
+        spec->codec = CODEC_POWERSGD_SHARED;
+        return true;
+    }
     long rank = strtol(word, &end, 10);
     spec->rank = (uint32_t)rank;
     return *word != '\0' && *end == '\0' && rank >= 1 && rank <= CODEC_RANK_MAX;
@@ -96,9 +100,10 @@ bool codec_residual_find(const char *name, enum codec_residual *residual) {
     return false;
 }
 
-/* The row of names; topk has one for both of its forms. */
+/* The row of names; topk and powersgd have one for both of their forms. */
 static const struct codec_name *name_of(enum codec_id codec) {
     if (codec == CODEC_TOPK_GLOBAL) codec = CODEC_TOPK;
+    if (codec == CODEC_POWERSGD_SHARED) codec = CODEC_POWERSGD;
     for (size_t i = 0; i < NAME_COUNT; i++) {
         if (names[i].codec == codec) return &names[i];
     }
@@ -204,7 +209,9 @@ static size_t print_arguments(const struct codec_spec *spec, char *text, size_t 
                          spec->codec == CODEC_TOPK_GLOBAL ? ",global" : "");
         break;
     case CODEC_POWERSGD:
-        wrote = snprintf(text, bytes, ":%u", spec->rank);
+    case CODEC_POWERSGD_SHARED:
+        wrote = snprintf(text, bytes, ":%u%s", spec->rank,
+                         spec->codec == CODEC_POWERSGD_SHARED ? ",shared" : "");
         break;
     default:
         break;

@@ -2,7 +2,8 @@
  *
  *   NAME[:ARGUMENT[,ARGUMENT...]][,ef[=loco]][+zstd]      or a preset
  *
- * e.g. int4:sr,had   topk:0.01,ef+zstd   topk:0.01,global   powersgd:4,ef   onebit,ef   fp8:e5m2
+ * e.g. int4:sr,had   topk:0.01,ef+zstd   topk:0.01,global   powersgd:4,ef   powersgd:4,shared,ef
+ *      onebit,ef   fp8:e5m2
  * `ef` is error feedback: what a payload loses is added to the block's next gradient. `ef=loco`
  * feeds back a running average of it (LoCo). `+zstd` packs the payload without loss; topk is
  * `global` then, since sizes vary anyway and the places of large values, which cluster, pack better

@@ -88,13 +88,13 @@ static enum status take_grace(const struct job *job, struct discipline *discipli
     if (!automatic && !number_of(job->grace, NUMBER_MAX, &milliseconds))
         return refuse(why, why_bytes, "--grace is auto or milliseconds");
     discipline->grace_ns = automatic ? GRACE_AUTO : milliseconds * CLOCK_MS;
-    if (discipline->grace_ns != 0 && (discipline->staleness != 0 || job->workers == 1 ||
-                                      discipline_needs_all(discipline, job->workers)))
+    bool late_given = strcmp(job->late, "auto") != 0;
+    if ((discipline->grace_ns != 0 || late_given) &&
+        (!discipline_by_round(discipline) || discipline_needs_all(discipline, job->workers)))
         return refuse(why, why_bytes,
-                      "--grace is the time after a quorum of fewer than all workers: give "
+                      "--grace and --late are for rounds that need fewer than all workers: give "
                       "--quorum or --backup-workers too");
-    discipline->late_joins =
-        strcmp(job->late, "auto") == 0 ? discipline->local : strcmp(job->late, "join") == 0;
+    discipline->late_joins = late_given ? strcmp(job->late, "join") == 0 : discipline->local;
     return STATUS_OK;
 }
 
@@ -119,20 +119,6 @@ static enum status check_local(const struct job *job, const struct discipline *d
         return refuse(why, why_bytes,
                       "--overlap may be the local steps over --fragments at most: a report is "
                       "installed before the next is sent");
-    if (job->sync_warmup > 0 || job->delay_comp > 0)
-        return refuse(why, why_bytes,
-                      "--sync-warmup and --delay-comp are for gradients, not for local steps");
-    return STATUS_OK;
-}
-
-static enum status check_per_push(const struct job *job, const struct discipline *discipline,
-                                  char *why, size_t why_bytes) {
-    if (discipline_by_round(discipline) &&
-        (job->sync_warmup > 0 || job->delay_comp > 0 || job->max_staleness >= 0 ||
-         strcmp(job->staleness_scale, "none") != 0))
-        return refuse(why, why_bytes,
-                      "--sync-warmup, --delay-comp, --max-staleness and --staleness-scale are for "
-                      "modes with staleness (ssp:S, async)");
     return STATUS_OK;
 }
 
@@ -149,19 +135,26 @@ enum status job_discipline(const struct job *job, struct discipline *discipline,
     TRY(take_quorum(job, &made, why, why_bytes));
     TRY(take_grace(job, &made, why, why_bytes));
     TRY(check_local(job, &made, why, why_bytes));
-    TRY(check_per_push(job, &made, why, why_bytes));
     if (made.staleness != 0 && !made.local && job->workers > 1)
         made.sync_warmup = job->sync_warmup >= 0 ? job->sync_warmup : job->steps / 4;
+    TRY(job_check_optimizer(job, &made, why, why_bytes));
     *discipline = made;
     return STATUS_OK;
+}
+
+void job_change_mode(struct job *job, const char *mode) {
+    (void)snprintf(job->mode, sizeof job->mode, "%s", mode);
+    (void)snprintf(job->staleness, sizeof job->staleness, "auto");
+    (void)snprintf(job->quorum, sizeof job->quorum, "auto");
 }
 
 enum status discipline_change(const struct job *job, const char *mode,
                               struct discipline *discipline, char *why, size_t why_bytes) {
     struct job changed = *job;
     if (strlen(mode) >= sizeof changed.mode) return refuse(why, why_bytes, "no such --mode");
-    (void)snprintf(changed.mode, sizeof changed.mode, "%s", mode);
+    job_change_mode(&changed, mode);
     changed.sync_warmup = 0;
+    TRY(job_check(&changed, why, why_bytes));
     return job_discipline(&changed, discipline, why, why_bytes);
 }
 

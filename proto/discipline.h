@@ -54,10 +54,19 @@ enum status discipline_of_mode(const char *mode, int64_t workers,
 enum status job_discipline(const struct job *job, struct discipline *discipline, char *why,
                            size_t why_bytes) WARN_UNUSED;
 
-/* The same for a running job that changes to `mode`: no warm-up. Pure. */
+/* The job's mode is now this one, with the staleness and the quorum that it says. */
+void job_change_mode(struct job *job, const char *mode);
+
+/* The numbers of a running job that changes to `mode`: those of job_change_mode(), no warm-up.
+ * INVALID with the reason where job_check() would refuse such a job. Pure. */
 enum status discipline_change(const struct job *job, const char *mode,
                               struct discipline *discipline, char *why,
                               size_t why_bytes) WARN_UNUSED;
+
+/* Does --optimizer worker:NAME fit the discipline and the job's other options? INVALID with the
+ * reason; another optimizer always does. job_discipline() asks it. Pure. */
+enum status job_check_optimizer(const struct job *job, const struct discipline *discipline,
+                                char *why, size_t why_bytes) WARN_UNUSED;
 
 /* Do reports make rounds? Pure. */
 bool discipline_by_round(const struct discipline *discipline);

@@ -53,7 +53,7 @@ static bool asks(enum frame_kind kind) {
 }
 
 void frame_encode(const struct frame *frame, uint8_t header[FRAME_BYTES]) {
-    ASSERT(frame->kind >= FRAME_INIT && frame->kind <= FRAME_WEIGHTS);
+    ASSERT(frame->kind >= FRAME_INIT && frame->kind <= FRAME_MEAN);
     ASSERT(!frame->exact || frame->kind == FRAME_PULL);
     ASSERT_OP(frame->payload_bytes, <=, FRAME_PAYLOAD_MAX);
     uint64_t scalar_bits = 0;
@@ -86,7 +86,7 @@ enum status frame_decode(const uint8_t header[FRAME_BYTES], struct frame *frame)
     if (get(header + AT_CRC32C, 4) != checksum_crc32c(header, AT_CRC32C)) return STATUS_CORRUPT;
     if (header[AT_VERSION] != FRAME_VERSION) return STATUS_UNSUPPORTED;
     uint8_t kind = header[AT_KIND];
-    if (kind < FRAME_INIT || kind > FRAME_WEIGHTS) return STATUS_CORRUPT;
+    if (kind < FRAME_INIT || kind > FRAME_MEAN) return STATUS_CORRUPT;
     uint8_t flags = kind == FRAME_PULL ? FLAG_EXACT : 0;
     if ((header[AT_FLAGS] & ~flags) != 0 || get(header + AT_RESERVED, 2) != 0)
         return STATUS_CORRUPT;

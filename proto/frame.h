@@ -56,7 +56,10 @@ enum frame_kind {
     FRAME_PUSH = 3, /* worker -> shard: a block's gradient; answered by WEIGHTS */
     /* worker -> shard: all of push `seq` is sent and may be applied (per-push modes) */
     FRAME_COMMIT = 4,
-    FRAME_WEIGHTS = 5 /* shard -> worker: a block's weights */
+    FRAME_WEIGHTS = 5, /* shard -> worker: a block's weights */
+    /* shard -> worker: the mean gradient that leads to block_version, with --optimizer worker:NAME;
+     * without a payload: that round's step is left out */
+    FRAME_MEAN = 6
 };
 
 struct frame {
@@ -67,7 +70,7 @@ struct frame {
     uint32_t payload_bytes;
     uint64_t payload_xxh3;
     double scalar;
-    uint32_t staleness; /* INIT, COMMIT, WEIGHTS */
+    uint32_t staleness; /* INIT, COMMIT, WEIGHTS, MEAN */
     uint32_t check;     /* PULL, PUSH: in staleness' place */
     bool exact;         /* PULL */
     uint16_t rank;

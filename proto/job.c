@@ -67,37 +67,74 @@ enum status job_recompute(const char *text, int64_t *every, bool *attention) {
     return STATUS_OK;
 }
 
+const char *job_outer(const struct job *job) {
+    if (strcmp(job->outer, "auto") != 0) return job->outer;
+    return strncmp(job->mode, "diloco", strlen("diloco")) == 0 ? "nesterov" : "average";
+}
+
+static bool outer_has_momentum(const struct job *job) {
+    return strcmp(job_outer(job), "sgd") == 0 || strcmp(job_outer(job), "nesterov") == 0;
+}
+
+/* An option with another value than its default that nothing in the job's mode would read: what it
+ * is for. NULL: there is none. */
+static const char *idle_option(const struct job *job, const struct discipline *discipline) {
+    struct options options;
+    struct job usual;
+    options_init(&options, job_table, job_table_count, &usual);
+    bool by_round = discipline_by_round(discipline);
+    bool outer_momentum = job->outer_momentum != usual.outer_momentum;
+    if (by_round &&
+        (job->max_staleness >= 0 || strcmp(job->staleness_scale, usual.staleness_scale) != 0))
+        return "--max-staleness and --staleness-scale are for modes with staleness (ssp:S, async)";
+    if ((by_round || discipline->local) &&
+        (job->sync_warmup > 0 || job->delay_comp > 0 || job->push_momentum != usual.push_momentum ||
+         job->push_beta2 != usual.push_beta2))
+        return "--sync-warmup, --delay-comp, --push-momentum and --push-beta2 are for gradients "
+               "that are updates by themselves (ssp:S, async)";
+    if (job->delay_comp <= 0 && strcmp(job->delay_base, usual.delay_base) != 0)
+        return "--delay-base says what --delay-comp starts from: give that, too";
+    if (!discipline->local && (strcmp(job->outer, usual.outer) != 0 || job->outer_lr > 0 ||
+                               outer_momentum || strcmp(job->inner_state, usual.inner_state) != 0))
+        return "--outer, --outer-lr, --outer-momentum and --inner-state are for --mode local:H and "
+               "diloco:H";
+    if (outer_momentum && !outer_has_momentum(job))
+        return "--outer-momentum is for --outer sgd and nesterov (--mode diloco:H has nesterov)";
+    return NULL;
+}
+
 enum status job_check(const struct job *job, char *why, size_t why_bytes) {
     struct discipline discipline;
     TRY(job_discipline(job, &discipline, why, why_bytes));
-    bool blockwise = strcmp(job->optimizer, "lamb") != 0 && strcmp(job->optimizer, "muon") != 0 &&
-                     strcmp(job->optimizer, "adafactor") != 0;
+    const char *optimizer = job_optimizer(job);
+    bool blockwise = strcmp(optimizer, "lamb") != 0 && strcmp(optimizer, "muon") != 0 &&
+                     strcmp(optimizer, "adafactor") != 0;
     if (!blockwise && strcmp(job->moments, "f32") != 0) {
         (void)snprintf(why, why_bytes, "--optimizer %s keeps its moments as f32 (--moments)",
                        job->optimizer);
         return STATUS_INVALID;
     }
-    bool plain = strcmp(job->optimizer, "sgd") == 0 || strcmp(job->optimizer, "nesterov") == 0;
+    bool plain = strcmp(optimizer, "sgd") == 0 || strcmp(optimizer, "nesterov") == 0;
     if (plain && job->momentum == 0 && job->push_momentum > 0) {
         (void)snprintf(why, why_bytes,
                        "--push-momentum needs the memory that --momentum takes: give both");
         return STATUS_INVALID;
     }
-    if (!discipline.local && (strcmp(job->outer, "auto") != 0 || job->outer_lr > 0 ||
-                              strcmp(job->inner_state, "keep") != 0)) {
-        (void)snprintf(why, why_bytes,
-                       "--outer, --outer-lr and --inner-state are for --mode local:H and diloco:H");
+    const char *reason = idle_option(job, &discipline);
+    if (reason != NULL) {
+        (void)snprintf(why, why_bytes, "%s", reason);
         return STATUS_INVALID;
     }
     return STATUS_OK;
 }
 
 struct plan_options job_plan_options(const struct job *job, uint64_t shards) {
+    const char *optimizer = job_optimizer(job);
     return (struct plan_options){.shards = shards,
                                  .block_values = (uint64_t)job->block_values,
                                  .fragments = (uint64_t)job->fragments,
-                                 .whole = strcmp(job->optimizer, "lamb") == 0 ||
-                                          strcmp(job->optimizer, "muon") == 0,
+                                 .whole = strcmp(optimizer, "lamb") == 0 ||
+                                          strcmp(optimizer, "muon") == 0,
                                  .rates = job->rates,
                                  .decays = job->decays};
 }

@@ -59,7 +59,7 @@ struct job {
     double mix;       /* part of its own weights that a worker keeps at an install */
     bool adapt_steps; /* each worker's local steps follow its speed */
     /* AGREED: optimizer */
-    char optimizer[OPTION_TEXT_MAX]; /* adamw | sgd | ... (kernels/optimizer_state.h) */
+    char optimizer[OPTION_TEXT_MAX]; /* adamw | sgd | ... | worker:NAME: job_optimizer() */
     char moments[OPTION_TEXT_MAX];   /* f32 | bf16 | int8 */
     char rates[OPTION_TEXT_MAX];     /* PATTERN=FACTOR,...: learning rates of tensors; 0: frozen */
     char decays[OPTION_TEXT_MAX];    /* PATTERN=FACTOR,...: weight decays of tensors */
@@ -78,6 +78,7 @@ struct job {
     int64_t dense_warmup;       /* pushes that topk, powersgd, onebit send dense; -1: usual */
     int64_t density_schedule;   /* pushes over which topk's density falls; -1: usual */
     char pull[OPTION_TEXT_MAX]; /* bf16 | none | delta-int8 | delta-int4 */
+    char wire[OPTION_TEXT_MAX]; /* auto | plain | auth | encrypt: frames of channel tls */
     int64_t block_values;       /* values a block aims at */
     double lease;               /* seconds; every timer derives from it */
     /* LOCAL: where and how */
@@ -88,7 +89,9 @@ struct job {
     char key_file[OPTION_TEXT_MAX];
     bool insecure;
     double join_timeout;               /* seconds; 0: 12 leases */
+    char channel[OPTION_TEXT_MAX];     /* auto | shm | ucx | tls: of data */
     char net_devices[OPTION_TEXT_MAX]; /* for UCX; empty: the interface of the control connection */
+    char tls[OPTION_TEXT_MAX];         /* UCX's transports; empty: as the devices need */
     char log_level[OPTION_TEXT_MAX];
     int64_t shards;             /* server: shard threads of this process */
     bool stay;                  /* server: wait for the next job when one ends */
@@ -131,9 +134,26 @@ double job_learning_rate(const struct job *job, int64_t step);
  * false. INVALID for another text. Pure. */
 enum status job_recompute(const char *text, int64_t *every, bool *attention) WARN_UNUSED;
 
-/* Do the options fit each other? INVALID with the reason in why [why_bytes], naming the options: to
- * be asked before a job starts. Pure. */
+/* Do the options fit each other, and has each that was given a use in the job's mode? INVALID with
+ * the reason in why [why_bytes], naming the options: to be asked before a job starts. Pure. */
 enum status job_check(const struct job *job, char *why, size_t why_bytes) WARN_UNUSED;
+
+/* The servers' optimizer after local steps: average (plain SGD with rate 1), or a name for
+ * optimizer_find(). Pure. */
+const char *job_outer(const struct job *job);
+
+/* The optimizer's name for optimizer_find() (kernels/optimizer_state.h): --optimizer NAME or
+ * worker:NAME. Pure. */
+const char *job_optimizer(const struct job *job);
+
+/* --optimizer worker:NAME: each worker steps a replica of the weights by itself, all the same
+ * steps, and servers send the mean gradient instead of weights. Pure. */
+bool job_workers_step(const struct job *job);
+
+/* --optimizer worker:1bit-adam, AdamW whose moments travel: after so many steps, for which servers
+ * average gradients, the second moment stays and they average first moments. 0: gradients for ever.
+ * Tang et al., "1-bit Adam", ICML 2021. Pure. */
+int64_t job_momentum_after(const struct job *job);
 
 /* The plan's options for this job on so many shards. Pure. */
 struct plan_options job_plan_options(const struct job *job, uint64_t shards);

@@ -35,7 +35,16 @@ static bool choice(const char *text, const char *allowed, char *why, size_t why_
         return choice(text, allowed, why, why_bytes);                                              \
     }
 
-CHOICE(check_optimizer, "adamw, sgd, nesterov, adagrad, lion, lamb, adafactor, muon")
+/* `worker:` before a name, or none. */
+static bool check_optimizer(const char *text, char *why, size_t why_bytes) {
+    static const char names[] = "adamw, sgd, nesterov, adagrad, lion, lamb, adafactor, muon";
+    const char *own = strncmp(text, "worker:", 7) == 0 ? text + 7 : NULL;
+    if (choice(own != NULL ? own : text, names, why, why_bytes)) return true;
+    if (own != NULL && strcmp(own, "1bit-adam") == 0) return true;
+    (void)snprintf(why, why_bytes, "%s; worker: before one of them, or worker:1bit-adam", names);
+    return false;
+}
+
 CHOICE(check_outer, "auto, average, sgd, nesterov, adamw, adagrad, lion")
 CHOICE(check_moments, "f32, bf16, int8")
 CHOICE(check_late, "auto, drop, join")
@@ -48,6 +57,8 @@ CHOICE(check_compute, "auto, f32, bf16")
 CHOICE(check_residual, "f32, bf16, int8")
 CHOICE(check_pull, "bf16, none, delta-int8, delta-int4")
 CHOICE(check_progress, "auto, line, off")
+CHOICE(check_channel, "auto, shm, ucx, tls")
+CHOICE(check_wire, "auto, plain, auth, encrypt")
 
 static bool check_mode(const char *text, char *why, size_t why_bytes) {
     struct discipline discipline;
@@ -83,6 +94,23 @@ static bool check_factors(const char *text, char *why, size_t why_bytes) {
     double factor = 0;
     (void)snprintf(why, why_bytes, "PATTERN=FACTOR,PATTERN=FACTOR with factors from 0");
     return plan_factor(text, "", &factor) == STATUS_OK;
+}
+
+/* Shared memory is not among them: UCX cannot tell there that a peer has died. rc_verbs by itself
+ * lacks what wires it up; rc_v has it. */
+static bool check_tls(const char *text, char *why, size_t why_bytes) {
+    static const char allowed[] = "tcp, ib, rc, rc_v, rc_x, dc, dc_x, ud, ud_v, ud_x, self";
+    for (const char *name = text; *name != 0;) {
+        char one[16];
+        size_t length = strcspn(name, ",");
+        if (length >= sizeof one) length = sizeof one - 1;
+        memcpy(one, name, length);
+        one[length] = 0;
+        if (!choice(one, allowed, why, why_bytes)) return false;
+        name += length;
+        if (*name == ',' && *++name == 0) return false;
+    }
+    return true;
 }
 
 /* none, or a number with kbit, mbit or gbit. */
@@ -287,7 +315,8 @@ const struct option job_table[] = {
 
     {"optimizer", OPTION_TEXT, "adamw", 0, 0, "",
      "adamw, sgd, nesterov, adagrad, lion, lamb, adafactor or muon: the servers' optimizer; the "
-     "workers' own in local modes",
+     "workers' own in local modes. worker:NAME, worker:1bit-adam: each worker steps a replica, and "
+     "servers send the mean gradient, by --push's codec, instead of weights",
      AGREED, AT(optimizer), check_optimizer},
     {"moments", OPTION_TEXT, "f32", 0, 0, "",
      "how the optimizer's moments are kept: f32, bf16, or int8 (a scale a block of values)", AGREED,
@@ -334,8 +363,9 @@ const struct option job_table[] = {
 
     {"push", OPTION_TEXT, "bf16", 0, 0, "",
      "how gradients travel: none (f32), bf16, fp16, int8, fp8[:e5m2], int4[:sr,had], onebit, "
-     "topk:PART[,global], randk:PART, powersgd:RANK, qsgd, terngrad, natural or signsgd, each with "
-     "error feedback by ,ef or ,ef=loco and packed by +zstd; or fast, balanced, thin, wan "
+     "topk:PART[,global], randk:PART, powersgd:RANK[,shared], qsgd, terngrad, natural or signsgd, "
+     "each with error feedback by ,ef or ,ef=loco and packed by +zstd; or fast, balanced, thin, "
+     "wan "
      "(docs/COMPRESSION.md)",
      AGREED, AT(push), check_push},
     {"push-policy", OPTION_TEXT, "auto", 0, 0, "",
@@ -355,6 +385,11 @@ const struct option job_table[] = {
     {"pull", OPTION_TEXT, "bf16", 0, 0, "",
      "how weights travel back: bf16, none (f32), delta-int8 or delta-int4 (differences)", AGREED,
      AT(pull), check_pull},
+    {"wire", OPTION_TEXT, "auto", 0, 0, "",
+     "--channel tls: how frames are protected on their way: encrypt, auth (in the clear, but "
+     "nobody can change them), plain (not at all), or auto: encrypt if the job has a key, else "
+     "plain",
+     AGREED, AT(wire), check_wire},
     {"block-values", OPTION_INT, "262144", 64, BLOCK_VALUES_MAX, "values",
      "size that blocks, the units of push and pull, aim at", AGREED, AT(block_values), NULL},
     {"lease", OPTION_REAL, "5", 0.5, 300, "seconds",
@@ -380,10 +415,20 @@ const struct option job_table[] = {
      "allow control connections without a key beyond this machine", ALL, AT(insecure), NULL},
     {"join-timeout", OPTION_REAL, "0", 0, 86400, "seconds",
      "how long to wait until the job is complete; 0: 12 leases", ALL, AT(join_timeout), NULL},
+    {"channel", OPTION_TEXT, "auto", 0, 0, "",
+     "how gradients and weights travel: shm (memory shared with processes of this host), ucx (the "
+     "network), auto (shm to those on this host, ucx to the others), or tls (TCP protected by the "
+     "job's key, see --wire); tls must be given to every process",
+     ALL, AT(channel), check_channel},
     {"net-devices", OPTION_TEXT, "", 0, 0, "",
      "UCX devices for gradients and weights, such as eth0 or mlx5_0:1; empty: the interface of "
      "the control connection",
      ALL, AT(net_devices), NULL},
+    {"tls", OPTION_TEXT, "", 0, 0, "",
+     "UCX's name for transports, not encryption: tcp, rc (RDMA, by the RDMA device of the control "
+     "connection's interface) or others, by commas; empty: tcp, or ib for RDMA devices that "
+     "--net-devices names",
+     ALL, AT(tls), check_tls},
     {"log-level", OPTION_TEXT, "info", 0, 0, "",
      "least urgent messages to print: error, warn, info, debug (every step) or trace (every frame)",
      ALL, AT(log_level), check_log_level},

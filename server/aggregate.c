@@ -81,7 +81,8 @@ static void report_round(struct shard *shard) {
             report.weight = block->weight;
         }
         equal = equal && report.contributors == contributors_of(shard, block) &&
-                !(report.weight < block->weight) && !(report.weight > block->weight);
+                !(report.weight < block->weight) && !(report.weight > block->weight) &&
+                (shard->mean == NULL || mean_agrees(shard, block));
         shard->report_blocks[report.block_count] = block->plan->id;
         shard->report_sums[report.block_count++] = block->sum_of_squares;
         report.nonfinite = report.nonfinite || !isfinite(block->sum_of_squares);
@@ -288,12 +289,17 @@ static void open_next(struct shard *shard) {
     }
 }
 
-static void empty_sum(struct shard_block *block) {
-    memset(block->sum, 0, (size_t)block->plan->count * sizeof(float));
+/* The sum itself is another's to empty. */
+static void begin_sum(struct shard_block *block) {
     block->weight = 0;
     block->next_rank = 0;
     block->damaged = false;
     block->votes = true;
+}
+
+static void empty_sum(struct shard_block *block) {
+    memset(block->sum, 0, (size_t)block->plan->count * sizeof(float));
+    begin_sum(block);
 }
 
 static void decide_block(struct shard *shard, struct shard_block *block,
@@ -303,14 +309,20 @@ static void decide_block(struct shard *shard, struct shard_block *block,
             push_had_turn(shard, block, rank, block->lanes[rank].weight);
         }
     }
-    if (!verdict->skip) {
+    if (shard->mean != NULL) {
+        mean_decide(shard, block, verdict);
+    } else if (!verdict->skip) {
         struct update update = {.grad_scale = verdict->scale * (1.0F / (float)block->weight),
                                 .rate = 1};
         update_block(shard, block, &update);
         reply_outdated(shard, block);
     }
     block->version++;
-    empty_sum(block);
+    if (shard->mean != NULL) {
+        begin_sum(block);
+    } else {
+        empty_sum(block);
+    }
 }
 
 void aggregate_verdict(struct shard *shard, const struct vote_verdict *verdict) {
@@ -351,6 +363,12 @@ void aggregate_gone(struct shard *shard, uint32_t rank) {
     }
 }
 
+void aggregate_begin(struct shard *shard, const struct discipline *discipline) {
+    shard->discipline = *discipline;
+    shard->by_round = discipline_by_round(discipline);
+    shard->needs_all = discipline_needs_all(discipline, shard->workers);
+}
+
 void aggregate_change(struct shard *shard, const struct discipline *discipline) {
     for (uint64_t i = 0; i < shard->block_count; i++) {
         struct shard_block *block = &shard->blocks[i];
@@ -358,10 +376,8 @@ void aggregate_change(struct shard *shard, const struct discipline *discipline) 
         block->base_version = block->version;
         empty_sum(block);
     }
-    shard->discipline = *discipline;
+    aggregate_begin(shard, discipline);
     shard->after = *discipline;
-    shard->by_round = discipline_by_round(discipline);
-    shard->needs_all = discipline_needs_all(discipline, shard->workers);
     shard->released = false;
     shard->summed = 0;
     shard->is_closed = false;

@@ -103,6 +103,7 @@ static void take_leave(struct coordinator *coordinator, struct peer *peer,
                        const Rubato__Leave *leave, int64_t now_ns) {
     char how[384];
     (void)snprintf(how, sizeof how, "left: %.300s", leave->reason);
+    peer->tokens = leave->tokens > peer->tokens ? leave->tokens : peer->tokens;
     coordinator_lose(coordinator, peer, how,
                      leave->exit_code == EXIT_CODE_OK ? DEPARTURE_PLANNED : DEPARTURE_FAILED,
                      now_ns);
@@ -140,7 +141,7 @@ static void take_peer_message(struct coordinator *coordinator, struct peer *peer
         coordinator_take_change(coordinator, peer, message->change);
         break;
     case RUBATO__MESSAGE__BODY_DONE:
-        coordinator_take_done(coordinator, peer);
+        coordinator_take_done(coordinator, peer, message->done);
         break;
     case RUBATO__MESSAGE__BODY_SAVED:
         coordinator_take_saved(coordinator, peer);
@@ -231,10 +232,9 @@ static void take_packet(struct coordinator *coordinator, const struct control_ev
 static void beat(struct coordinator *coordinator) {
     Rubato__Beat beat = RUBATO__BEAT__INIT;
     Rubato__Message message = RUBATO__MESSAGE__INIT;
-    beat.tokens = coordinator->departed_tokens;
+    beat.tokens = coordinator_tokens(coordinator);
     for (uint32_t i = 0; i < coordinator->membership.capacity; i++) {
         const struct peer *peer = &coordinator->membership.peers[i];
-        beat.tokens += peer->tokens;
         beat.speed += peer->speed;
         beat.workers += peer->speed > 0 ? 1 : 0;
     }

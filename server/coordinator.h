@@ -128,6 +128,9 @@ void coordinator_end(struct coordinator *coordinator, const char *reason, int ex
 /* Workers that are left. */
 uint32_t coordinator_living(const struct coordinator *coordinator);
 
+/* What all workers have read, as far as they have said, those that left among them. */
+uint64_t coordinator_tokens(const struct coordinator *coordinator);
+
 /* coordinator_run.c: the running job. */
 
 /* A member has gone; `how` completes "worker 1 (host:pid) ...". */
@@ -137,7 +140,8 @@ void coordinator_take_arrived(struct coordinator *coordinator, const struct peer
                               const Rubato__Arrived *arrived, int64_t now_ns);
 void coordinator_take_report(struct coordinator *coordinator, const struct peer *peer,
                              const Rubato__Report *report);
-void coordinator_take_done(struct coordinator *coordinator, struct peer *peer);
+void coordinator_take_done(struct coordinator *coordinator, struct peer *peer,
+                           const Rubato__Done *done);
 void coordinator_take_saved(struct coordinator *coordinator, const struct peer *peer);
 
 /* The quorum of the plan that was just made, if the mode has one. */

@@ -51,22 +51,19 @@ static bool changeable(const struct discipline *discipline, int64_t workers) {
 /* False with the reason where the job cannot have this mode now; else its numbers. */
 static bool check_mode(const struct coordinator *coordinator, const char *mode,
                        struct discipline *discipline, char *why, size_t why_bytes) {
-    struct job job = coordinator->job;
+    const struct job *job = &coordinator->job;
     if (coordinator->change.stage != CHANGE_NONE) {
         (void)snprintf(why, why_bytes, "another change of mode is under way");
         return false;
     }
-    (void)snprintf(job.mode, sizeof job.mode, "%.*s", (int)sizeof job.mode - 1, mode);
-    job.sync_warmup = 0; /* a change has none */
-    if (job_check(&job, why, why_bytes) != STATUS_OK ||
-        discipline_change(&job, mode, discipline, why, why_bytes) != STATUS_OK) {
+    if (discipline_change(job, mode, discipline, why, why_bytes) != STATUS_OK) {
         return false;
     }
-    if (!changeable(&coordinator->discipline, job.workers) ||
-        !changeable(discipline, job.workers)) {
+    if (!changeable(&coordinator->discipline, job->workers) ||
+        !changeable(discipline, job->workers)) {
         (void)snprintf(why, why_bytes,
                        "a running job changes only between sync, ssp:S and async, without a "
-                       "--quorum");
+                       "--quorum or --backup-workers");
         return false;
     }
     if (coordinator->vote.round <= (uint64_t)coordinator->discipline.sync_warmup) {
@@ -189,7 +186,7 @@ static void resume(struct coordinator *coordinator) {
             send_change(coordinator, peer, RUBATO__CHANGE__STAGE__RESUME, change->step);
         }
     }
-    (void)snprintf(coordinator->job.mode, sizeof coordinator->job.mode, "%s", change->mode);
+    job_change_mode(&coordinator->job, change->mode);
     coordinator->discipline = change->discipline;
     change->stage = CHANGE_NONE;
     answer(coordinator, "", EXIT_CODE_OK);

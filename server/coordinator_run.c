@@ -13,6 +13,14 @@ uint32_t coordinator_living(const struct coordinator *coordinator) {
     return membership_count(&coordinator->membership, JOB_WORKER, PEER_JOINED);
 }
 
+uint64_t coordinator_tokens(const struct coordinator *coordinator) {
+    uint64_t tokens = coordinator->departed_tokens;
+    for (uint32_t i = 0; i < coordinator->membership.capacity; i++) {
+        tokens += coordinator->membership.peers[i].tokens;
+    }
+    return tokens;
+}
+
 /* ---- departures ---- */
 
 /* Do rounds need every worker now? */
@@ -47,6 +55,7 @@ static void name_saver(struct coordinator *coordinator) {
     while (membership_by_index(&coordinator->membership, JOB_WORKER, drained.saver) == NULL) {
         drained.saver++;
     }
+    drained.tokens = coordinator_tokens(coordinator);
     coordinator->saver = drained.saver;
     message.body_case = RUBATO__MESSAGE__BODY_DRAINED;
     message.drained = &drained;
@@ -154,20 +163,6 @@ void coordinator_lose(struct coordinator *coordinator, struct peer *peer, const 
 
 /* ---- rounds ---- */
 
-static uint64_t count_voters(const struct plan *plan) {
-    uint64_t voters = 0;
-    bool *seen = memory_zeroed((size_t)plan->shard_count, sizeof *seen);
-    for (uint64_t id = 0; id < plan->block_count; id++) {
-        const struct plan_block *block = &plan->blocks[id];
-        if (block->fragment != PLAN_FROZEN && !seen[block->shard]) {
-            seen[block->shard] = true;
-            voters++;
-        }
-    }
-    free(seen);
-    return voters;
-}
-
 void coordinator_open_rounds(struct coordinator *coordinator) {
     const struct discipline *discipline = &coordinator->discipline;
     const struct job *job = &coordinator->job;
@@ -179,7 +174,7 @@ void coordinator_open_rounds(struct coordinator *coordinator) {
                                    .late_joins = discipline->late_joins,
                                    .workers = (uint32_t)job->workers,
                                    .shards = coordinator->plan.shard_count,
-                                   .voters = count_voters(&coordinator->plan)};
+                                   .voters = coordinator->vote.voters};
     quorum_init(&coordinator->quorum, &config);
     coordinator->ranks = memory_zeroed(config.workers, sizeof *coordinator->ranks);
     coordinator->has_quorum = true;
@@ -251,7 +246,6 @@ static void send_verdict(struct coordinator *coordinator, const struct vote_verd
     verdict.round = decided->round;
     verdict.skip = decided->skip;
     verdict.scale = decided->scale;
-    verdict.norm = decided->norm;
     message.body_case = RUBATO__MESSAGE__BODY_VERDICT;
     message.verdict = &verdict;
     coordinator_send_all(coordinator, JOB_SERVER, &message);
@@ -291,21 +285,28 @@ void coordinator_take_report(struct coordinator *coordinator, const struct peer 
         log_warn("round %" PRIu64 " skipped: the gradient is not finite", decided.round);
     } else if (decided.skip) {
         log_debug("round %" PRIu64 " skipped: it has no tokens to learn from", decided.round);
+    } else {
+        log_debug("round %" PRIu64 ": gradient norm %g, scaled by %g", decided.round, decided.norm,
+                  (double)decided.scale);
     }
     if (coordinator->vote.skipped_in_row >= JOB_NONFINITE_MAX) {
-        coordinator_end(coordinator,
-                        "diverged: 10 rounds in a row were not finite; try a lower --lr",
-                        EXIT_CODE_TRAINING);
+        char reason[96];
+        (void)snprintf(reason, sizeof reason,
+                       "diverged: %d rounds in a row were not finite; try a lower --lr",
+                       JOB_NONFINITE_MAX);
+        coordinator_end(coordinator, reason, EXIT_CODE_TRAINING);
     }
 }
 
 /* ---- the end ---- */
 
-void coordinator_take_done(struct coordinator *coordinator, struct peer *peer) {
+void coordinator_take_done(struct coordinator *coordinator, struct peer *peer,
+                           const Rubato__Done *done) {
     if (coordinator->phase != COORDINATOR_RUNNING || peer->role != JOB_WORKER) {
         return;
     }
     peer->state = PEER_DONE;
+    peer->tokens = done->tokens > peer->tokens ? done->tokens : peer->tokens;
     coordinator->weights_spread = true;
     coordinator_go_on_changing(coordinator);
     check_done(coordinator);

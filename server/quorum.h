@@ -9,7 +9,7 @@
  *                arrival of its round; of one that missed its round, since the first arrival there,
  *                10 s at most. (MAD: median of the absolute deviations from the median.)
  * A report that came too late for its round in some shard can never be whole: what other shards
- * hold of it must be dropped (QUORUM_DEAD), unless late reports join the next round.
+ * hold of it must be dropped (quorum_arrive() says AGAIN), unless late reports join the next round.
  * Invariant: a report is counted wholly, in all shards, or not at all.
  * A pure state machine: no I/O, time comes in as now_ns. Memory is taken at the start: a byte a
  * worker and shard, and 1 KiB a worker of lags.
@@ -63,7 +63,7 @@ void quorum_init(struct quorum *quorum, const struct quorum_config *config);
 void quorum_free(struct quorum *quorum);
 
 /* A shard's word: it holds the worker's report of the open round whole, or (an earlier round) the
- * report came too late. OK; AGAIN: the report is dead, tell the shards to drop it; STALE: of an
+ * report came too late. OK; AGAIN: it can never be whole, tell the shards to drop it; STALE: of an
  * older report, of a worker that has gone, or repeated, ignored; MISMATCH: a later round, no such
  * rank or shard, ignored. */
 enum status quorum_arrive(struct quorum *quorum, const struct quorum_arrival *arrival,

@@ -4,6 +4,7 @@
  * its buffer, which is free again when no send needs it. When no buffer is free, answers wait.
  * With --pull delta-* a buffer holds what one worker lacks of the replica (replica.c); it serves
  * all that lack the same, as all do in rounds.
+ * With --optimizer worker:NAME it holds the mean gradient (mean.c).
  * Who asks for the exact weights gets them from where they lie: that is done when nothing changes
  * them any more, and if it were done earlier, the payload's checksum would tell.
  */
@@ -62,11 +63,13 @@ void reply_sent(struct shard *shard, uint64_t cookie) {
     }
 }
 
-static void fill(const struct shard *shard, const struct shard_block *block, uint32_t steps,
+static void fill(struct shard *shard, struct shard_block *block, uint32_t steps,
                  struct shard_buffer *buffer) {
     size_t count = (size_t)block->plan->count;
     const float *values = block->replica.values != NULL ? block->replica.values : block->weights;
-    if (steps == REPLICA_WHOLE) {
+    if (shard->mean != NULL) {
+        mean_encode(shard, block, buffer);
+    } else if (steps == REPLICA_WHOLE) {
         buffer->codec = shard->pull;
         cast_encode(shard->pull, values, count, buffer->bytes);
         buffer->used = cast_bytes(shard->pull, count);
@@ -139,6 +142,7 @@ static enum status send_answer(struct shard *shard, struct shard_block *block, u
         frame.payload_xxh3 = checksum_xxh3(payload, bytes);
     } else {
         const struct shard_buffer *buffer = &shard->buffers[block->buffer];
+        frame.kind = shard->mean != NULL ? FRAME_MEAN : FRAME_WEIGHTS;
         frame.codec = buffer->codec;
         frame.payload_xxh3 = buffer->xxh3;
         payload = buffer->bytes;
@@ -183,7 +187,6 @@ static bool answer_block(struct shard *shard, struct shard_block *block, bool *s
             if (!lane->exact) {
                 shard->buffers[block->buffer].sends++;
             }
-            shard->counters.answers++;
             *sent = true;
             keep_copy(block, lane);
         }

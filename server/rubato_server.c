@@ -73,13 +73,12 @@ static void find_local_ip(struct server *server, char *ip, size_t bytes) {
 static enum status open_channel(void *context, const struct channel_config *config,
                                 struct channel **channel) {
     struct server *server = context;
-    if (server->endpoint.net_devices[0] == '\0') {
+    if (server->endpoint.channels == 0) {
         char ip[64] = "";
         find_local_ip(server, ip, sizeof ip);
         TRY(endpoint_choose_device(&server->endpoint, &server->job, ip));
     }
-    TRY(endpoint_open_channel(&server->endpoint, config, channel));
-    return paced_wrap(&server->link, config, channel);
+    return endpoint_open_channel(&server->endpoint, &server->link, config, channel);
 }
 
 static enum status start_coordinator(struct server *server, bool again) {

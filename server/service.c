@@ -160,6 +160,19 @@ static enum status start_shard(struct service *service, uint32_t i, const uint64
     return STATUS_OK;
 }
 
+static void log_shared(const struct service *service, size_t workers) {
+    uint32_t shared = 0;
+    for (uint32_t i = 0; i < service->shard_count; i++) {
+        struct channel_stats stats;
+        service->channels[i]->ops->stats(service->channels[i], &stats);
+        shared += stats.shared_peers;
+    }
+    if (shared > 0) {
+        log_info("data: %u of %zu connections to workers by shared memory", shared,
+                 workers * service->shard_count);
+    }
+}
+
 /* The workers' addresses: connects every shard to every worker and sets the shards going. */
 static enum status take_start(struct service *service, const Rubato__Start *start) {
     if (!service->planned || service->running > 0 ||
@@ -180,6 +193,9 @@ static enum status take_start(struct service *service, const Rubato__Start *star
             status = channel->ops->connect(channel, (uint32_t)rank, worker->address.data,
                                            worker->address.len);
         }
+    }
+    if (status == STATUS_OK) {
+        log_shared(service, start->n_workers);
     }
     for (uint32_t i = 0; i < service->shard_count && status == STATUS_OK; i++) {
         status = start_shard(service, i, sessions);
@@ -213,11 +229,9 @@ static enum status order_shards(struct service *service, const struct shard_orde
 }
 
 static enum status take_verdict(struct service *service, const Rubato__Verdict *verdict) {
-    const struct shard_order order = {.kind = SHARD_VERDICT,
-                                      .verdict = {.round = verdict->round,
-                                                  .skip = verdict->skip,
-                                                  .scale = verdict->scale,
-                                                  .norm = verdict->norm}};
+    const struct shard_order order = {
+        .kind = SHARD_VERDICT,
+        .verdict = {.round = verdict->round, .skip = verdict->skip, .scale = verdict->scale}};
     return verdict->round == 0 ? STATUS_CORRUPT : order_shards(service, &order, verdict->round);
 }
 

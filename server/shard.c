@@ -32,6 +32,7 @@ void shard_channel_config(const struct job *job, const struct plan *plan, uint64
         /* A push of any codec, or the first weights in f32. */
         .slot_bytes = decoder_payload_max((size_t)plan->largest_block),
         .sends_max = (uint32_t)(2 * blocks * (uint64_t)job->workers + 64),
+        .peer_sends_max = (uint32_t)(2 * blocks + 64),
     };
 }
 
@@ -67,8 +68,7 @@ static struct extent measure(const struct shard *shard) {
     return extent;
 }
 
-static size_t arena_bytes(const struct shard *shard, const struct extent *extent,
-                          size_t buffer_bytes) {
+static size_t arena_bytes(const struct shard *shard, const struct extent *extent) {
     size_t blocks = (size_t)shard->block_count;
     size_t fragments = (size_t)shard->config.plan->fragment_count;
     return extent->bytes + arena_need(extent->scratch) +
@@ -78,8 +78,7 @@ static size_t arena_bytes(const struct shard *shard, const struct extent *extent
            arena_need(blocks * sizeof(double)) +
            arena_need(shard->workers * sizeof(struct shard_worker)) +
            arena_need(shard->buffer_count * sizeof(struct shard_buffer)) +
-           arena_need(shard->buffer_count * sizeof(uint32_t)) +
-           (size_t)shard->buffer_count * arena_need(buffer_bytes) + 4096;
+           arena_need(shard->buffer_count * sizeof(uint32_t)) + 4096;
 }
 
 static void block_init(struct shard *shard, struct shard_block *block,
@@ -126,7 +125,9 @@ static void place_blocks(struct shard *shard) {
     }
 }
 
-static void lay_out(struct shard *shard, const struct extent *extent, size_t buffer_bytes) {
+/* answers [buffer_count][buffer_bytes] */
+static void lay_out(struct shard *shard, const struct extent *extent, uint8_t *answers,
+                    size_t buffer_bytes) {
     struct arena *arena = &shard->arena;
     const struct plan *plan = shard->config.plan;
     size_t blocks = (size_t)shard->block_count;
@@ -146,7 +147,7 @@ static void lay_out(struct shard *shard, const struct extent *extent, size_t buf
     shard->buffers = arena_take(arena, shard->buffer_count * sizeof(struct shard_buffer));
     shard->free_buffers = arena_take(arena, shard->buffer_count * sizeof(uint32_t));
     for (uint32_t i = 0; i < shard->buffer_count; i++) {
-        shard->buffers[i].bytes = arena_take(arena, buffer_bytes);
+        shard->buffers[i].bytes = answers + i * buffer_bytes;
         shard->free_buffers[shard->free_count++] = shard->buffer_count - 1 - i;
     }
     place_blocks(shard);
@@ -158,13 +159,11 @@ static enum status find_discipline(struct shard *shard) {
     char why[256];
     TRY(job_discipline(job, &shard->after, why, sizeof why));
     TRY(admission_scale_find(job->staleness_scale, &shard->scale));
-    shard->discipline = shard->after;
+    struct discipline first = shard->after;
     if (shard->after.sync_warmup > 0) {
-        shard->discipline =
-            (struct discipline){.local_steps = 1, .fragments = 1, .quorum = job->workers};
+        first = (struct discipline){.local_steps = 1, .fragments = 1, .quorum = job->workers};
     }
-    shard->by_round = discipline_by_round(&shard->discipline);
-    shard->needs_all = discipline_needs_all(&shard->discipline, job->workers);
+    aggregate_begin(shard, &first);
     shard->reports = (uint64_t)discipline_reports(&shard->after, job->steps);
     shard->copies = job->delay_comp > 0 && strcmp(job->delay_base, "copies") == 0;
     return update_init(shard);
@@ -187,22 +186,34 @@ enum status shard_init(struct shard *shard, const struct shard_config *config) {
     ASSERT(delta_find(config->job->pull, &shard->delta) ||
            cast_find(config->job->pull, &shard->pull));
     shard->votes = votes(config->job);
+    TRY(mean_init(shard));
     shard->block_count = owned_blocks(config->plan, config->id);
     /* A few more than blocks: while workers at different paces still receive older versions, newer
      * ones can be encoded. */
     shard->buffer_count = (uint32_t)(shard->block_count + 16);
     struct extent extent = measure(shard);
-    size_t buffer_bytes = cast_bytes(shard->pull, (size_t)extent.largest) + MEMORY_ALIGN;
-    TRY(arena_init(&shard->arena, arena_bytes(shard, &extent, buffer_bytes)));
-    lay_out(shard, &extent, buffer_bytes);
+    size_t buffer_bytes =
+        shard->mean != NULL ? mean_bytes(shard) : cast_bytes(shard->pull, (size_t)extent.largest);
+    buffer_bytes = arena_need(buffer_bytes + MEMORY_ALIGN);
+    uint8_t *answers = NULL;
+    enum status status = arena_init(&shard->arena, arena_bytes(shard, &extent));
+    if (status == STATUS_OK) {
+        status = channel_memory(config->channel, shard->buffer_count * buffer_bytes,
+                                &shard->answers, &answers);
+    }
+    if (status != STATUS_OK) {
+        push_codec_close(shard->mean);
+        arena_free(&shard->arena);
+        return status;
+    }
+    lay_out(shard, &extent, answers, buffer_bytes);
     for (uint64_t i = 0; i < config->plan->fragment_count && shard_part(shard, shard->round) == 0;
          i++) {
         shard->round++;
     }
     /* For each worker's arrival and what was still to be said; for each one's departure and what
      * one round takes. */
-    enum status status =
-        ring_init(&shard->notes, sizeof(struct shard_note), 2 * shard->workers + 8);
+    status = ring_init(&shard->notes, sizeof(struct shard_note), 2 * shard->workers + 8);
     if (status == STATUS_OK) {
         status = ring_init(&shard->orders, sizeof(struct shard_order), 4 * shard->workers + 16);
     }
@@ -219,7 +230,9 @@ void shard_free(struct shard *shard) {
     }
     ring_free(&shard->notes);
     ring_free(&shard->orders);
+    push_codec_close(shard->mean);
     arena_free(&shard->arena);
+    arena_free(&shard->answers);
     *shard = (struct shard){0};
 }
 
@@ -260,7 +273,7 @@ static bool take_frame(struct shard *shard, const struct frame *frame,
         if (frame->ticket >= lane->ticket) {
             lane->ticket = frame->ticket;
             lane->has = (struct delta_place){frame->block_version, frame->check};
-            lane->exact = frame->exact;
+            lane->exact = frame->exact || shard->mean != NULL;
             reply_due(shard, block, frame->rank);
         }
     } else if (frame->kind == FRAME_INIT && frame->rank == 0 && sized &&

@@ -16,17 +16,20 @@
  *     by itself: waits for the worker's COMMIT, which tells the norm of its whole report; then
  *         clip, optimizer, done. So a push of a dying worker counts wholly or not.
  *   -> an answer is due to the worker; it is sent once admission_answer() allows (reply.c).
+ * With --optimizer worker:NAME a round's step is the workers': the answer is the mean gradient, by
+ * --push's codec (mean.c), and the shard's own weights stay the first ones.
  * A worker that has gone is waited for no more, and its frames are ignored. So is, in rounds, one
  * that has made all its reports.
  *
- * Memory is one arena, from the plan: weights and sum in f32 (8 bytes a value), the optimizer's
- * state (optimizer_state_bytes(): 8 bytes a value with AdamW in f32, 4 in bf16), encoded answers (2
- * bytes a value, 4 with --pull none), with --pull delta-int8 or delta-int4 a replica and its last
- * steps (5 or 5.5 bytes a value: 1 or 3 steps are cheaper on the wire than the whole), and with
- * --delay-base copies 4 bytes a value and worker. The channel's slots hold compressed
- * frames, at most one a block and worker: in rounds of all those that wait for a lower rank, in
- * rounds of a quorum all that have come, by themselves those without their commit. They are
- * decoded once, into the sum.
+ * Memory is from the plan: weights and sum in f32 (8 bytes a value), the optimizer's state
+ * (optimizer_state_bytes(): 8 bytes a value with AdamW in f32, 4 in bf16), encoded answers (2 bytes
+ * a value, 4 with --pull none; in memory of the channel's where it has some), with --pull
+ * delta-int8 or delta-int4 a replica and its last steps (5 or 5.5 bytes a value: 1 or 3 steps are
+ * cheaper on the wire than the whole), and with --delay-base copies 4 bytes a value and worker.
+ * With --optimizer worker:NAME there is no state, but what feedback holds back of the means. The
+ * channel's slots hold compressed frames, at most one a block and worker: in rounds of all those
+ * that wait for a lower rank, in rounds of a quorum all that have come, by themselves those without
+ * their commit. They are decoded once, into the sum.
  */
 #ifndef RUBATO_SERVER_SHARD_H
 #define RUBATO_SERVER_SHARD_H
@@ -35,6 +38,7 @@
 #include "base/ring.h"
 #include "base/wake.h"
 #include "compression/delta.h"
+#include "compression/push_codec.h"
 #include "kernels/optimizer_state.h"
 #include "proto/frame.h"
 #include "proto/job.h"
@@ -95,6 +99,8 @@ struct shard_block {
     bool ready;                    /* has weights */
     uint32_t buffer;               /* that holds the last encoded answer, while it is good */
     uint32_t due;                  /* lanes with an answer due */
+    float mean_factor;             /* --optimizer worker: what the last round's sum, which stays */
+                                   /* until it is encoded, is to be multiplied by; 0: left out */
     struct shard_lane *lanes;      /* [workers] */
     struct shard_replica replica;
 };
@@ -139,7 +145,6 @@ struct shard_counters {
     uint64_t skipped; /* pushes or rounds whose gradient was not finite, or had no weight */
     uint64_t dropped; /* pushes that came too late */
     uint64_t staleness_sum, staleness_max;
-    uint64_t answers;
 };
 
 struct shard_config {
@@ -166,18 +171,18 @@ struct shard {
     double outer_rate;          /* local modes: the learning rate */
     void *scratch;              /* what a step or a decoder needs of the hungriest block */
     bool votes;                 /* --push signsgd: a round's step is the sign of what most say */
+    struct push_codec *mean;    /* --optimizer worker:NAME; NULL: answers are weights */
     uint8_t pull;               /* enum codec_id of whole blocks in answers */
     uint8_t delta;              /* of replicas' steps; CODEC_F32: there are no replicas */
     struct shard_block *blocks; /* [block_count], ascending ids */
     uint64_t block_count;
-    uint64_t *index;           /* [plan.block_count] -> position in blocks, or UINT64_MAX */
-    uint64_t *parts;           /* [fragment_count] blocks of each fragment */
-    uint64_t *first;           /* [fragment_count] position of the first, or UINT64_MAX */
-    uint64_t round;            /* open round, from 1: the next one in which the shard has a part */
-    uint64_t summed;           /* blocks of it whose sum is complete */
-    struct shard_ranks closed; /* quorum: who is in it; */
-    bool is_closed;            /* if that has come */
-    uint64_t *report_blocks;   /* [block_count] what report.blocks points at */
+    uint64_t *index;         /* [plan.block_count] -> position in blocks, or UINT64_MAX */
+    uint64_t *parts;         /* [fragment_count] blocks of each fragment */
+    uint64_t *first;         /* [fragment_count] position of the first, or UINT64_MAX */
+    uint64_t round;          /* open round, from 1: the next one in which the shard has a part */
+    uint64_t summed;         /* blocks of it whose sum is complete */
+    bool is_closed;          /* quorum: it is known who is in it */
+    uint64_t *report_blocks; /* [block_count] what report.blocks points at */
     double *report_sums;
     struct shard_worker *ranks; /* [workers] */
     uint32_t untold;            /* of them */
@@ -189,6 +194,7 @@ struct shard {
     struct ring notes;  /* struct shard_note: shard -> control thread */
     struct ring orders; /* struct shard_order: control thread -> shard */
     struct arena arena;
+    struct arena answers; /* of the buffers; empty where the channel has memory for them */
     struct shard_counters counters;
     _Atomic int64_t lost_worker; /* one whose channel broke, -1: none; any thread may read */
 };

@@ -46,7 +46,10 @@ void aggregate_drop(struct shard *shard, uint32_t rank, uint64_t seq);
 void aggregate_verdict(struct shard *shard, const struct vote_verdict *verdict);
 void aggregate_gone(struct shard *shard, uint32_t rank);
 
-/* From now on this discipline holds. Nothing may be held. */
+/* This discipline holds: at the start; */
+void aggregate_begin(struct shard *shard, const struct discipline *discipline);
+
+/* or from now on. Nothing may be held. */
 void aggregate_change(struct shard *shard, const struct discipline *discipline);
 
 /* Notes that it does. */
@@ -73,6 +76,24 @@ void update_block(struct shard *shard, struct shard_block *block, const struct u
 
 /* The step of the job's schedule that the block has reached. */
 uint64_t update_position(const struct shard *shard, const struct shard_block *block);
+
+/* ---- mean.c: --optimizer worker:NAME ---- */
+
+/* Opens shard->mean where the job's workers step by themselves. */
+enum status mean_init(struct shard *shard) WARN_UNUSED;
+
+/* Most bytes of an encoded mean of one of the shard's blocks. */
+size_t mean_bytes(const struct shard *shard);
+
+/* The round's sum is complete and judged: its mean is the answer from now on. */
+void mean_decide(struct shard *shard, struct shard_block *block,
+                 const struct vote_verdict *verdict);
+
+/* The answer -> the buffer, once a version; the sum is empty then. */
+void mean_encode(struct shard *shard, struct shard_block *block, struct shard_buffer *buffer);
+
+/* Do all whose pushes are in the sum compute with the same weights? Else it is logged. */
+bool mean_agrees(const struct shard *shard, const struct shard_block *block);
 
 /* ---- replica.c: --pull delta-* ---- */
 

@@ -9,11 +9,8 @@
  * plain SGD with rate 1: weights - mean. No weight decay, one rate for the whole run. */
 static enum status choose_outer(struct shard *shard) {
     const struct job *job = shard->config.job;
-    const char *name = job->outer;
+    const char *name = job_outer(job);
     double rate = 0.001;
-    if (strcmp(name, "auto") == 0) {
-        name = strncmp(job->mode, "diloco", strlen("diloco")) == 0 ? "nesterov" : "average";
-    }
     bool average = strcmp(name, "average") == 0;
     if (average || strcmp(name, "sgd") == 0) {
         rate = 1;
@@ -38,6 +35,10 @@ enum status update_init(struct shard *shard) {
     }
     if (shard->after.local) {
         return choose_outer(shard);
+    }
+    if (job_workers_step(job)) {
+        shard->optimizer = (struct optimizer){.kind = OPTIMIZER_SGD}; /* never used: no state */
+        return STATUS_OK;
     }
     return optimizer_find(job->optimizer, &shard->optimizer.kind) ? STATUS_OK : STATUS_INVALID;
 }

@@ -95,6 +95,7 @@ static void side_take_running(struct side *side, const Rubato__Message *message)
         break;
     case RUBATO__MESSAGE__BODY_DRAINED:
         side->saver = message->drained->saver;
+        side->drained_tokens = message->drained->tokens;
         break;
     case RUBATO__MESSAGE__BODY_CHANGE:
         (void)snprintf(side->change, sizeof side->change, "%d %d %s %s", (int)change->stage,
@@ -121,8 +122,7 @@ static void side_take(struct side *side, const Rubato__Message *message) {
     case RUBATO__MESSAGE__BODY_VERDICT:
         side->verdict = (struct vote_verdict){.round = message->verdict->round,
                                               .skip = message->verdict->skip,
-                                              .scale = message->verdict->scale,
-                                              .norm = message->verdict->norm};
+                                              .scale = message->verdict->scale};
         break;
     case RUBATO__MESSAGE__BODY_BEAT:
         side->beat_tokens = message->beat->tokens;
@@ -267,9 +267,10 @@ void side_leave(struct rig *rig, int side, const char *reason) {
     SIDE_SAY(rig, side, LEAVE, leave, &leave);
 }
 
-void side_depart(struct rig *rig, int side) {
+void side_depart(struct rig *rig, int side, uint64_t tokens) {
     Rubato__Leave leave = RUBATO__LEAVE__INIT;
     leave.reason = (char *)"it was asked to leave";
+    leave.tokens = tokens;
     SIDE_SAY(rig, side, LEAVE, leave, &leave);
 }
 
@@ -393,8 +394,9 @@ void side_report(struct rig *rig, int side, const struct vote_report *report) {
     SIDE_SAY(rig, side, REPORT, report, &wire);
 }
 
-void side_done(struct rig *rig, int side) {
+void side_done(struct rig *rig, int side, uint64_t tokens) {
     Rubato__Done done = RUBATO__DONE__INIT;
+    done.tokens = tokens;
     SIDE_SAY(rig, side, DONE, done, &done);
 }
 

@@ -31,6 +31,7 @@ struct side {
     /* Close ("round: ranks"), Drop ("rank seq"), Gone, Drained, Change ("stage step mode by") */
     char close[64], drop[64], change[512];
     uint32_t gone, saver;
+    uint64_t drained_tokens;
     char start[512]; /* "name address session, " of shards; the same of workers */
 };
 
@@ -81,13 +82,13 @@ void side_ready(struct rig *rig, int side, uint64_t wrong);
 void side_arm(struct rig *rig, int side, uint64_t wrong, uint32_t addresses);
 void side_connected(struct rig *rig, int side);
 void side_report(struct rig *rig, int side, const struct vote_report *report);
-void side_done(struct rig *rig, int side);
+void side_done(struct rig *rig, int side, uint64_t tokens);
 void side_saved(struct rig *rig, int side);
 void side_beat(struct rig *rig, int side, uint64_t step, uint64_t tokens);
 void side_leave(struct rig *rig, int side, const char *reason);
 
 /* It leaves as planned, with exit code 0. */
-void side_depart(struct rig *rig, int side);
+void side_depart(struct rig *rig, int side, uint64_t tokens);
 
 /* As Beat, with steps a second. */
 void side_pace(struct rig *rig, int side, uint64_t step, double speed);

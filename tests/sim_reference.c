@@ -31,7 +31,7 @@ struct reference {
     int32_t *tokens, *targets;
     uint8_t *wire;              /* of any push */
     void *scratch;              /* of a decoder */
-    struct push_codec **pushes; /* [workers] */
+    struct push_codec **pushes; /* [workers + 1], the last the servers', of mean gradients */
 };
 
 static void *take(size_t count, size_t bytes) {
@@ -57,6 +57,10 @@ static void pull_block(struct reference *r, const struct plan_block *block, floa
     const float *from = r->master + block->offset;
     uint8_t codec = CODEC_F32;
     size_t count = (size_t)block->count;
+    if (job_workers_step(r->job)) {
+        memcpy(to, from, count * sizeof(float));
+        return;
+    }
     if (cast_find(r->job->pull, &codec)) {
         cast_encode(codec, from, count, r->wire);
         CHECK(decoder_set(codec, r->wire, cast_bytes(codec, count), to, count, NULL) == STATUS_OK);
@@ -140,7 +144,31 @@ static void vote(struct reference *r) {
     }
 }
 
-/* The servers' step of a round on what is in the sum, which is then empty. */
+/* --optimizer worker:NAME: the sum becomes what all workers decode of its mean. */
+static void send_mean(struct reference *r, int64_t report, float factor) {
+    for (uint64_t id = 0; id < r->plan->block_count; id++) {
+        const struct plan_block *block = &r->plan->blocks[id];
+        float *mean = r->sum + block->offset;
+        struct encoder_result result;
+        if (block->fragment == PLAN_FROZEN) {
+            continue;
+        }
+        for (uint64_t i = 0; i < block->count; i++) {
+            mean[i] *= factor;
+        }
+        push_codec_encode(r->pushes[r->job->workers], id, (uint64_t)report, mean, r->wire, &result);
+        CHECK(decoder_set(result.codec, r->wire, result.bytes, mean, (size_t)block->count,
+                          r->scratch) == STATUS_OK);
+    }
+}
+
+static void empty_sum(struct reference *r) {
+    memset(r->sum, 0, (size_t)r->plan->value_count * sizeof(float));
+    r->weight = 0;
+}
+
+/* The step of a round, the servers' or each worker's, on what is in the sum, which is then
+ * empty. */
 static void close_round(struct reference *r, int64_t place, uint64_t fragment) {
     const struct job *job = r->job;
     vote(r);
@@ -148,27 +176,30 @@ static void close_round(struct reference *r, int64_t place, uint64_t fragment) {
     bool nesterov = local && strncmp(job->mode, "diloco", 6) == 0;
     struct optimizer optimizer = optimizer_of(job, nesterov ? "nesterov"
                                                    : local  ? "sgd"
-                                                            : job->optimizer);
+                                                            : job_optimizer(job));
     optimizer.freeze_v_after = job->freeze_v_after;
     if (local) {
         optimizer.momentum = nesterov ? (float)job->outer_momentum : 0;
     }
-    float clip = local ? 1 : clip_factor(r, r->sum, r->weight);
+    float scale = (local ? 1 : clip_factor(r, r->sum, r->weight)) * (1.0F / (float)r->weight);
+    if (job_workers_step(job)) {
+        send_mean(r, place + 1, scale);
+        scale = 1;
+    }
     for (uint64_t id = 0; id < r->plan->block_count && r->weight > 0; id++) {
         const struct plan_block *block = &r->plan->blocks[id];
         double rate = local ? (nesterov ? 0.7 : 1) : job_learning_rate(job, place) * block->rate;
         const struct optimizer_update update = {
             .lr = (float)rate,
             .decay = local ? 0 : (float)(job->weight_decay * block->decay),
-            .grad_scale = clip * (1.0F / (float)r->weight),
+            .grad_scale = scale,
             .step = r->updates[id] + 1};
         if (in_fragment(block, fragment)) {
             r->updates[id]++;
             step_block(r, &optimizer, &update, block, r->master, r->state, r->sum);
         }
     }
-    memset(r->sum, 0, (size_t)r->plan->value_count * sizeof(float));
-    r->weight = 0;
+    empty_sum(r);
 }
 
 /* A worker's gradient of the step at `place`, times its weight -> grad; returns the targets that
@@ -210,6 +241,85 @@ static void sync_rounds(struct reference *r) {
         }
         close_round(r, place, 0);
     }
+}
+
+/* ---- --optimizer worker:1bit-adam ---- */
+
+/* In double; the same on all workers. */
+struct onebit_adam {
+    double *weights, *m, *v; /* [value_count] */
+    double correction;       /* of v, which stays with it */
+};
+
+/* What travels instead of weight * gradient: weight * (beta1 m + (1 - beta1) clip gradient). */
+static void make_moments(struct reference *r, const struct onebit_adam *adam, double weight) {
+    double beta1 = r->job->beta1;
+    double clip = (double)clip_factor(r, r->grad, weight);
+    for (uint64_t i = 0; i < r->plan->value_count; i++) {
+        double gradient = (double)r->grad[i];
+        r->grad[i] = (float)(weight * beta1 * adam->m[i] + (1 - beta1) * clip * gradient);
+    }
+}
+
+/* On the mean that came back, a gradient or the first moment. */
+static void step_onebit_adam(const struct reference *r, struct onebit_adam *adam, int64_t place,
+                             bool moments) {
+    const struct job *job = r->job;
+    double spread = 1 - pow(job->beta1, (double)(place + 1));
+    for (uint64_t id = 0; id < r->plan->block_count; id++) {
+        const struct plan_block *block = &r->plan->blocks[id];
+        double lr = job_learning_rate(job, place) * block->rate;
+        for (uint64_t i = block->offset; i < block->offset + block->count; i++) {
+            double mean = (double)r->sum[i];
+            if (block->fragment == PLAN_FROZEN) {
+                continue;
+            }
+            adam->m[i] = moments ? mean : job->beta1 * adam->m[i] + (1 - job->beta1) * mean;
+            if (!moments) {
+                adam->v[i] = job->beta2 * adam->v[i] + (1 - job->beta2) * mean * mean;
+            }
+            adam->weights[i] *= 1 - lr * job->weight_decay * block->decay;
+            adam->weights[i] -=
+                lr * adam->m[i] / spread / (sqrt(adam->v[i]) / adam->correction + job->eps);
+        }
+    }
+}
+
+/* Tang et al., "1-bit Adam", ICML 2021, algorithm 1: AdamW on mean gradients first; then v stays,
+ * and what is averaged are first moments. */
+static void onebit_adam_rounds(struct reference *r) {
+    const struct job *job = r->job;
+    size_t count = (size_t)r->plan->value_count;
+    double whole = (double)(job->accumulate * job->batch * job->seq_len);
+    struct onebit_adam adam = {.weights = take(count, sizeof(double)),
+                               .m = take(count, sizeof(double)),
+                               .v = take(count, sizeof(double))};
+    for (size_t i = 0; i < count; i++) {
+        adam.weights[i] = (double)r->master[i];
+    }
+    for (int64_t place = 0; place < job->steps; place++) {
+        bool moments = place >= job_momentum_after(job);
+        for (int64_t rank = 0; rank < job->workers; rank++) {
+            double weight = (double)compute(r, place, rank, r->master) / whole;
+            if (moments) {
+                make_moments(r, &adam, weight);
+            }
+            push(r, rank, place + 1, 0, weight);
+        }
+        float clip = moments ? 1 : clip_factor(r, r->sum, r->weight);
+        if (!moments) {
+            adam.correction = sqrt(1 - pow(job->beta2, (double)(place + 1)));
+        }
+        send_mean(r, place + 1, clip / (float)r->weight);
+        step_onebit_adam(r, &adam, place, moments);
+        empty_sum(r);
+        for (size_t i = 0; i < count; i++) {
+            r->master[i] = (float)adam.weights[i];
+        }
+    }
+    free(adam.weights);
+    free(adam.m);
+    free(adam.v);
 }
 
 /* ---- local modes ---- */
@@ -340,11 +450,12 @@ void sim_reference(const struct job *job, const struct plan *plan, const struct 
                           .targets = take(batch, 4),
                           .wire = take((size_t)plan->largest_block + 64, 8),
                           .scratch = take(decoder_scratch_bytes((size_t)plan->largest_block), 1),
-                          .pushes = take(workers, sizeof(struct push_codec *))};
+                          .pushes = take(workers + 1, sizeof(struct push_codec *))};
     char why[256];
     struct model_options options = {.B = job->batch, .T = job->seq_len, .training = true};
-    for (size_t rank = 0; rank < workers; rank++) {
-        CHECK(push_codec_open(job, plan, (uint32_t)rank, &r.pushes[rank]) == STATUS_OK);
+    for (size_t rank = 0; rank <= workers; rank++) {
+        CHECK(push_codec_open(job, plan, (uint32_t)rank, PUSH_CODEC_ALL, &r.pushes[rank]) ==
+              STATUS_OK);
     }
     place_states(&r);
     r.state = take(r.state_at[plan->block_count], 1);
@@ -355,12 +466,14 @@ void sim_reference(const struct job *job, const struct plan *plan, const struct 
     model_init_weights(shape, plan, (uint64_t)job->seed, r.master);
     if (r.discipline.local) {
         local_rounds(&r);
+    } else if (job_momentum_after(job) > 0) {
+        onebit_adam_rounds(&r);
     } else {
         sync_rounds(&r);
     }
     memcpy(weights, r.master, count * sizeof(float)); /* the saver's pull is exact */
     model_close(r.model);
-    for (size_t rank = 0; rank < workers; rank++) {
+    for (size_t rank = 0; rank <= workers; rank++) {
         push_codec_close(r.pushes[rank]);
     }
     void *memory[] = {r.master,    r.grad,     r.sum,         r.anchor,       r.own,    r.state,

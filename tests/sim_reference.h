@@ -5,6 +5,8 @@
  * Sync: each step's gradients. Local modes: each worker's own steps, fragments, overlap and mix,
  * and the servers' step (average or nesterov) on the mean of what the workers moved by. What
  * travels goes through the push and pull codecs (with --push signsgd, --push-policy all only).
+ * --optimizer worker:NAME: the same step, on the mean gradient that the servers' own encoder has
+ * coded. worker:1bit-adam: the paper's algorithm in double, so its weights are near, not equal.
  */
 #ifndef RUBATO_TESTS_SIM_REFERENCE_H
 #define RUBATO_TESTS_SIM_REFERENCE_H

@@ -3,8 +3,10 @@
 printed, is made again here from results.jsonl by the definitions in tools/compare_table.h, and the
 series there are those of the runs' own metrics.jsonl. report.html must be well-formed XML that
 refers to nothing outside and has every figure; where Chromium is installed, a picture of it must
-not be blank. Lists are taken apart as the manual says; a failed arm stops no other; --resume runs
-what is missing and nothing else; Ctrl-C leaves a report, and no process.
+not be blank. Lists are taken apart as the manual says, and flags that would do nothing are refused;
+a failed arm stops no other; arms with options of their own run with them; --resume runs what is
+missing and nothing else; --progress and --pin do what they say; Ctrl-C leaves a report, and no
+process.
 
   test_compare.py FOLDER   where rubato, rubato-server and rubato-worker are
 """
@@ -134,7 +136,11 @@ def row_of(runs, baseline, equal_step, target):
     losses = [loss_at(run, equal_step) for run in runs]
     other = {run["seed"]: loss_at(run, equal_step) for run in baseline}
     common = [loss - other[run["seed"]] for run, loss in zip(runs, losses) if run["seed"] in other]
+    off = [x - mean(common) for x in common]
     cut = [min(10, len(run["step"]) // 10) for run in runs]
+    last = [-max(1, len(run["step"]) // 10) for run in runs]
+    up_end = mean([b for run, n in zip(runs, last) for b in run["push_bytes"][n:]])
+    down_end = mean([b for run, n in zip(runs, last) for b in run["pull_bytes"][n:]])
     times = sorted(t for run, n in zip(runs, cut) for t in step_ms(run)[n:])
     half = len(times) // 2
     up = mean([b for run in runs for b in run["push_bytes"]])
@@ -144,6 +150,9 @@ def row_of(runs, baseline, equal_step, target):
            "sd": math.sqrt(sum((x - mean(losses)) ** 2 for x in losses) / (len(losses) - 1))
            if len(losses) > 1 else None,
            "delta": mean(common) if common else mean(losses) - mean(list(other.values())),
+           "se": math.sqrt(sum(x ** 2 for x in off) / (len(off) - 1) / len(off))
+           if len(off) > 1 and runs is not baseline else None,
+           "f32_up_end": values / up_end, "bf16_end": values / (up_end + down_end),
            "runs": len(runs), "up_bytes": up, "down_bytes": down, "f32_up": values / up,
            "f32_down": values / down, "bf16": values / (up + down),
            "median_ms": times[half] if len(times) % 2 else (times[half - 1] + times[half]) / 2,
@@ -311,11 +320,38 @@ def lists(folder):
                  "the first arms")
     for words, name in ((["--push", "bf16,wrong"], "bf16,wrong"), (["--link", "fast"], "fast"),
                         (["--mode", ";sync"], "--mode"), (["--push"], "--push"),
-                        (["--run-dir", "x"], "--run-dir"), (["--resume"], "--out")):
+                        (["--run-dir", "x"], "--run-dir"), (["--resume"], "--out"),
+                        (["--pin", "--jobs", "2"], "--jobs 2"), (["--progress", "x"], "auto")):
         expect(name in compare(2, "--dry-run", *words).stderr, f"{words} does not name {name}")
     expect("no-such" in compare(66, "--data", "no-such").stderr, "the missing file is not named")
-    compare(66, folder, folder)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(compare(0, "--push=none,bf16", "--push=int8", "--print-config").stdout)
+    expect_equal(arms("--config", path), wanted, "the arms of what --print-config printed")
+    compare(66, folder, folder, RUBATO_STEPS="3")
     compare(2, folder)
+    for words, name in ((["--push", "none"], "--push"), (["--link=none"], "--link"),
+                        (["--steps", "3"], "--steps"), (["--seeds", "2"], "--seeds"),
+                        (["--data", path], "--data"), (["--resume"], "--resume"),
+                        (["--progress", "off"], "--progress")):
+        stderr = compare(2, folder, folder, *words).stderr
+        expect(name + ":" in stderr and "--out" in stderr, f"{words} with folders: {stderr}")
+
+
+def progress(folder):
+    """--progress: line and auto say each run's start and end on a pipe, off only what failed; --pin
+    gives the workers their cores"""
+    words = ["--data", corpus(folder), *JOB, "--push", "none,bf16", "--steps", "3"]
+    for value, starts in (("line", 2), ("off", 0)):
+        out = os.path.join(folder, value)
+        tools = programs(os.path.join(folder, value + "-tools"),
+                         'case "$*" in *--push=none*) exit 65;; esac')
+        stderr = compare(1, *words, "--progress", value, "--out", out, "--bin", tools, "--pin",
+                         "--threads", "1").stderr
+        expect_equal(stderr.count(" ...\n"), starts, f"runs that start, with {value}:\n{stderr}")
+        expect_equal(stderr.count("val_loss"), starts // 2, f"ends with {value}:\n{stderr}")
+        expect_equal(stderr.count("FAILED"), 1, f"failures with {value}:\n{stderr}")
+        with open(os.path.join(results(out)[0]["folder"], "log.txt"), encoding="utf-8") as file:
+            expect("--pin" in file.readline(), "launch is not told to pin")
 
 
 def grid(folder):
@@ -379,6 +415,76 @@ def again(folder):
     check_page(both, 2)
 
 
+def own_options(folder):
+    """--arms: lines with any options, over those of all; what is wrong is told with its line; the
+    arms run as they say, --resume runs the line that changed, and the table comes from
+    results.jsonl"""
+    path, out = os.path.join(folder, "arms"), os.path.join(folder, "out")
+
+    def write(*lines):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines))
+
+    for lines, words in ((["a --lr 1"], "NAME:"), (["a:"], "without an option"),
+                         (["", "a: --learning 1"], "line 2"), (["a: --lr x"], "--lr"),
+                         (["a: --lr"], "--lr"), (["a: lr 1"], "'lr'"), (["a: --seed 2"], "--seed"),
+                         (["a: --run-dir x"], "--run-dir"), (["a: --out x"], "--out"),
+                         (["a: --config x"], "--config"), (["a: --help"], "--help"),
+                         (["a: --push int9"], "int9"), (["a: --prompt 'x"], "quote"),
+                         (["a: --lr 1", "a: --lr 2"], "already"), (["bf16: --lr 1"], "'bf16'"),
+                         (["a: --optimizer worker:adamw --pull none"], "--pull"),
+                         (["# nothing"], "no arm")):
+        write(*lines)
+        stderr = compare(2, "--dry-run", "--arms", path).stderr
+        expect(words in stderr, f"{lines} is refused without {words}:\n{stderr}")
+    compare(2, "--dry-run", "--arms", os.path.join(folder, "no-such"))
+
+    one_bit = "--optimizer worker:1bit-adam --push onebit,ef --push-policy all --dense-warmup 5"
+    own = ["fast: --lr=0.02 --push int8", f"  1 bit both ways : {one_bit}", "# no arm",
+           "short: --steps '28' --eval-every 14", "broken: --batch 3"]
+    write(*own)
+    words = ["--data", corpus(folder), *JOB, "--workers", "2", "--seeds", "2", "--out", out,
+             "--bin", programs(folder, 'case "$*" in *--batch=3*) exit 65;; esac'),
+             "--push", "bf16,none"]
+    dry = compare(0, "--dry-run", "--arms", path, *words, RUBATO_PULL="bf16,none").stdout
+    expect_equal(dry.splitlines()[4:],
+                 ["fast: --lr 0.02 --push int8", f"1 bit both ways: {one_bit}",
+                  "short: --steps 28 --eval-every 14", "broken: --batch 3"], "the arms")
+    run = compare(1, "--arms", path, *words)
+    lines = {line["arm"]: line for line in results(out)}
+    expect_equal([(arm, line["push"], line["baseline"], line["state"], line.get("options"))
+                  for arm, line in lines.items()],
+                 [("bf16", "bf16", True, "ok", None), ("none", "none", False, "ok", None),
+                  ("fast", "int8", False, "ok", "--lr 0.02 --push int8"),
+                  ("1 bit both ways", "onebit,ef", False, "ok", one_bit),
+                  ("short", "bf16", False, "ok", "--steps 28 --eval-every 14"),
+                  ("broken", "bf16", False, "failed", "--batch 3")], "the arms that ran")
+    check_table(out, run.stdout)
+    table = table_of(list(results(out)))
+    expect(table["1 bit both ways"]["bf16_end"] > 1.1 * table["1 bit both ways"]["bf16"],
+           "the dense start is not told from what follows")
+    for arm, line in lines.items():
+        expect(line.get("options", arm) in run.stdout, f"the options of {arm} are not printed")
+        if line["state"] == "failed":
+            continue
+        with open(os.path.join(line["folder"], "options.conf"), encoding="utf-8") as file:
+            given = dict(re.findall(r'^(\S+) = "?([^\s"]+)', file.read(), re.M))
+        expect_equal(float(given["lr"]), 0.02 if arm == "fast" else 0.01, f"--lr of {arm}")
+        expect_equal(given["steps"], "28" if arm == "short" else "30", f"--steps of {arm}")
+        expect_equal(given["optimizer"], "worker:1bit-adam" if arm.startswith("1 bit") else
+                     "adamw", f"--optimizer of {arm}")
+    expect("--optimizer worker:1bit-adam" in report_page(out)[0], "the report has no options")
+
+    before = {line["folder"]: os.stat(os.path.join(line["folder"], "log.txt")).st_mtime_ns
+              for line in results(out)}
+    own[0] = "fast: --lr 0.03 --push int8"
+    write(*own[:-1])
+    compare(0, "--arms", path, "--resume", *words)
+    changed = {line["arm"] for line in results(out) if before[line["folder"]] !=
+               os.stat(os.path.join(line["folder"], "log.txt")).st_mtime_ns}
+    expect_equal(changed, {"fast"}, "what ran again")
+
+
 def interrupted(folder):
     """Ctrl-C: a report of what there is, no process left, and --resume goes on"""
     out, mark = os.path.join(folder, "out"), os.path.join(folder, "pid")
@@ -411,7 +517,7 @@ def interrupted(folder):
 
 def main():
     failed = 0
-    for case in (lists, grid, again, interrupted):
+    for case in (lists, progress, grid, again, own_options, interrupted):
         print(f"{case.__name__}: {' '.join(case.__doc__.split())}", flush=True)
         with tempfile.TemporaryDirectory(prefix="rubato-compare-") as folder:
             try:

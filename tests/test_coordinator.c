@@ -50,7 +50,6 @@ static void test_verdicts(void) {
         double norm = sqrt(2 + (double)(round * round * round * 100)) / 2;
         CHECK_INT(verdict->round, round);
         CHECK(!verdict->skip);
-        CHECK_NEAR(verdict->norm, norm, 1e-12);
         CHECK_NEAR(verdict->scale, 2 / (norm + 1e-6), 1e-6);
         report_round(&rig, round, 7); /* again: of a closed round */
         CHECK_INT(rig.sides[SERVER].got[RUBATO__MESSAGE__BODY_VERDICT], round);
@@ -117,13 +116,13 @@ static void test_wrong_reports(void) {
 static void test_a_good_end(void) {
     static struct rig rig;
     rig_open_at(&rig, OWN, COORDINATOR_RUNNING);
-    side_done(&rig, SERVER); /* not a server's to say */
-    side_done(&rig, WORKER_1);
-    side_done(&rig, WORKER_1);
+    side_done(&rig, SERVER, 0); /* not a server's to say */
+    side_done(&rig, WORKER_1, 0);
+    side_done(&rig, WORKER_1, 0);
     side_saved(&rig, WORKER_0); /* not yet */
     CHECK_INT(rig.coordinator.phase, COORDINATOR_RUNNING);
     rig_expect_all(&rig, RUBATO__MESSAGE__BODY_DRAINED, 0);
-    side_done(&rig, WORKER_0);
+    side_done(&rig, WORKER_0, 0);
     CHECK_INT(rig.coordinator.phase, COORDINATOR_DRAINED);
     CHECK_INT(rig.sides[WORKER_0].got[RUBATO__MESSAGE__BODY_DRAINED], 1);
     CHECK_INT(rig.sides[WORKER_1].got[RUBATO__MESSAGE__BODY_DRAINED], 1);
@@ -143,8 +142,8 @@ static void test_leaving_when_drained(void) {
     for (int who = WORKER_0; who <= WORKER_1; who++) {
         int other = who == WORKER_0 ? WORKER_1 : WORKER_0;
         rig_open_at(&rig, OWN, COORDINATOR_RUNNING);
-        side_done(&rig, WORKER_0);
-        side_done(&rig, WORKER_1);
+        side_done(&rig, WORKER_0, 0);
+        side_done(&rig, WORKER_1, 0);
         side_drop(&rig, who);
         CHECK_INT(rig.coordinator.phase, COORDINATOR_DRAINED);
         CHECK_INT(rig.sides[SERVER].got[RUBATO__MESSAGE__BODY_GONE], 1);
@@ -155,22 +154,22 @@ static void test_leaving_when_drained(void) {
         rig_close(&rig);
     }
     rig_open_at(&rig, OWN, COORDINATOR_RUNNING);
-    side_done(&rig, WORKER_0);
-    side_done(&rig, WORKER_1);
+    side_done(&rig, WORKER_0, 0);
+    side_done(&rig, WORKER_1, 0);
     side_drop(&rig, SERVER);
     rig_expect_end(&rig, SERVER, EXIT_CODE_UNREACHABLE,
                    "server 0 (h0:100) was lost: its connection closed");
     rig_close(&rig);
     rig_open_at(&rig, OWN, COORDINATOR_RUNNING);
-    side_done(&rig, WORKER_0);
-    side_done(&rig, WORKER_1);
+    side_done(&rig, WORKER_0, 0);
+    side_done(&rig, WORKER_1, 0);
     side_leave(&rig, WORKER_0, "it cannot write the run's files");
     rig_expect_end(&rig, WORKER_0, EXIT_CODE_UNREACHABLE,
                    "worker 0 (h1:101) left: it cannot write the run's files");
     rig_close(&rig);
     rig_open_at(&rig, OWN, COORDINATOR_RUNNING);
-    side_done(&rig, WORKER_0);
-    side_done(&rig, WORKER_1);
+    side_done(&rig, WORKER_0, 0);
+    side_done(&rig, WORKER_1, 0);
     side_drop(&rig, WORKER_0);
     side_drop(&rig, WORKER_1);
     CHECK_INT(rig.coordinator.phase, COORDINATOR_ENDED);
@@ -230,7 +229,7 @@ static void test_messages_are_beats(void) {
     rig_open_at(&rig, OWN " lease=2", COORDINATOR_RUNNING);
     for (uint64_t round = 1; round <= 6; round++) {
         report_round(&rig, round, 1);
-        side_done(&rig, WORKER_1);
+        side_done(&rig, WORKER_1, 0);
         side_beat(&rig, WORKER_0, 0, 0);
         rig_run(&rig, CLOCK_S);
     }
@@ -326,7 +325,7 @@ static void test_strangers(void) {
     }
     side_dial(&rig, LATE);
     side_leave(&rig, LATE, "never was");
-    side_done(&rig, LATE);
+    side_done(&rig, LATE, 0);
     side_saved(&rig, LATE);
     side_beat(&rig, LATE, 1, 1000000);
     report_round(&rig, 1, 4);

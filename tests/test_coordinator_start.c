@@ -80,7 +80,7 @@ static void test_out_of_turn(void) {
     static struct rig rig;
     rig_open_at(&rig, OWN, COORDINATOR_ASSIGNED);
     side_connected(&rig, WORKER_0);
-    side_done(&rig, WORKER_0);
+    side_done(&rig, WORKER_0, 0);
     side_saved(&rig, WORKER_0);
     side_arm(&rig, WORKER_0, 99, 4);
     for (int i = 0; i < 3; i++) {
@@ -104,7 +104,7 @@ static void test_out_of_turn(void) {
     side_connected(&rig, SERVER);
     side_connected(&rig, SERVER);
     side_connected(&rig, WORKER_0);
-    side_done(&rig, WORKER_1);
+    side_done(&rig, WORKER_1, 0);
     CHECK_INT(rig.coordinator.phase, COORDINATOR_STARTED);
     rig_expect_all(&rig, RUBATO__MESSAGE__BODY_START, 1);
     rig_expect_all(&rig, RUBATO__MESSAGE__BODY_END, 0);

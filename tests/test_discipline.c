@@ -55,6 +55,15 @@ static void presets_and_flags(void) {
         {"mode=async sync-warmup=7", {false, 1, 1, 0, STALENESS_ANY, 1, 0, false, 7}},
         {"mode=async sync-warmup=0", {false, 1, 1, 0, STALENESS_ANY, 1, 0, false, 0}},
         {"mode=diloco:20 staleness=any", {true, 20, 1, 0, STALENESS_ANY, 1, 0, true, 0}},
+        /* What has a use in the mode, and defaults that are given although they have none. */
+        {"mode=async delay-comp=1 delay-base=copies push-momentum=0.5 push-beta2=0 max-staleness=9",
+         {false, 1, 1, 0, STALENESS_ANY, 1, 0, false, 100}},
+        {"mode=local:8 outer=sgd outer-momentum=0.5", {true, 8, 1, 0, 0, 4, 0, true, 0}},
+        {"mode=diloco:8 outer-momentum=0.5", {true, 8, 1, 0, 0, 4, 0, true, 0}},
+        {"mode=diloco:8 staleness=3 max-staleness=2 staleness-scale=exp",
+         {true, 8, 1, 0, 3, 1, 0, true, 0}},
+        {"mode=sync late=auto grace=0 delay-base=moments push-beta2=0.997 outer-momentum=0.9",
+         {false, 1, 1, 0, 0, 4, 0, false, 0}},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         struct job job;
@@ -81,19 +90,36 @@ static void presets_and_flags(void) {
     }
 }
 
-/* A running job's new mode begins at once; what does not fit is refused as at the start. */
+/* A running job's new mode begins at once, with its own staleness and quorum; what does not fit is
+ * refused as at the start. */
 static void changes(void) {
-    struct job job;
-    struct discipline made = {0};
-    char why[256] = "";
-    job_of("mode=sync", &job);
-    CHECK_INT(discipline_change(&job, "async", &made, why, sizeof why), STATUS_OK);
-    CHECK_INT(made.staleness, STALENESS_ANY);
-    CHECK_INT(made.sync_warmup, 0);
-    CHECK_INT(discipline_change(&job, "asynch", &made, why, sizeof why), STATUS_INVALID);
-    job_of("mode=sync quorum=3", &job);
-    CHECK_INT(discipline_change(&job, "ssp:2", &made, why, sizeof why), STATUS_INVALID);
-    CHECK(strstr(why, "--quorum") != NULL);
+    static const struct {
+        const char *options, *mode, *reason; /* NULL: it may change */
+        int64_t staleness, quorum;
+    } table[] = {
+        {"mode=sync", "async", NULL, STALENESS_ANY, 1},
+        {"mode=async sync-warmup=7", "ssp:2", NULL, 2, 1},
+        {"mode=async staleness=4", "async", NULL, STALENESS_ANY, 1},
+        {"mode=sync staleness=any", "sync", NULL, 0, 4},
+        {"mode=ssp:2 staleness=0 quorum=all", "ssp:2", NULL, 2, 1},
+        {"mode=async quorum=1", "sync", NULL, 0, 4},
+        {"mode=sync", "asynch", "--mode", 0, 0},
+        {"mode=sync backup-workers=1", "ssp:2", "--backup-workers", 0, 0},
+        {"mode=async delay-comp=1", "sync", "--delay-comp", 0, 0},
+        {"mode=async push-momentum=0.5", "sync", "--push-momentum", 0, 0},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        struct job job;
+        struct discipline made = {0};
+        char why[256] = "";
+        job_of(table[i].options, &job);
+        enum status status = discipline_change(&job, table[i].mode, &made, why, sizeof why);
+        CHECK_INT(status, table[i].reason == NULL ? STATUS_OK : STATUS_INVALID);
+        CHECK(table[i].reason == NULL || strstr(why, table[i].reason) != NULL);
+        CHECK_INT(made.staleness, table[i].staleness);
+        CHECK_INT(made.quorum, table[i].quorum);
+        CHECK_INT(made.sync_warmup, 0);
+    }
 }
 
 static void what_does_not_fit(void) {
@@ -121,7 +147,21 @@ static void what_does_not_fit(void) {
         {"mode=sync max-staleness=3", "--max-staleness"},
         {"mode=sync staleness-scale=exp", "--staleness-scale"},
         {"mode=sync delay-comp=1", "--delay-comp"},
+        {"mode=sync late=join", "--late"},
+        {"mode=async late=drop", "--late"},
+        {"mode=local:4 late=join", "--late"},
+        {"mode=diloco:4 staleness=any late=drop", "--late"},
+        {"mode=sync delay-base=copies", "--delay-base"},
+        {"mode=async delay-base=copies", "--delay-base"},
+        {"mode=diloco:4 staleness=any delay-comp=1", "--delay-comp"},
+        {"mode=sync push-momentum=0.5", "--push-momentum"},
+        {"mode=ssp:0 push-beta2=0", "--push-beta2"},
+        {"mode=diloco:4 staleness=any push-beta2=0.9", "--push-beta2"},
+        {"mode=local:4 max-staleness=3", "--max-staleness"},
         {"mode=sync outer=sgd", "--outer"},
+        {"mode=async outer-momentum=0.5", "--outer-momentum"},
+        {"mode=local:4 outer-momentum=0.5", "--outer-momentum"},
+        {"mode=diloco:4 outer=adamw outer-momentum=0.5", "--outer-momentum"},
         {"mode=sync optimizer=muon moments=int8", "--moments"},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {

@@ -115,7 +115,7 @@ static void test_push(void) {
     struct encoder_result result;
     uint8_t wire[64];
     rig_open(&rig, RANK, "int8");
-    CHECK_INT(push_codec_open(&rig.job, &rig.plan, RANK, &codec), STATUS_OK);
+    CHECK_INT(push_codec_open(&rig.job, &rig.plan, RANK, PUSH_CODEC_ALL, &codec), STATUS_OK);
     rig_start(&rig);
     for (uint64_t seq = 1; seq <= 3; seq++) {
         for (uint64_t block = 0; block < BLOCKS; block++) {

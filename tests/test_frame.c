@@ -78,7 +78,7 @@ static void golden_bytes(void) {
 }
 
 static void round_trip(void) {
-    for (int kind = FRAME_INIT; kind <= FRAME_WEIGHTS; kind++) {
+    for (int kind = FRAME_INIT; kind <= FRAME_MEAN; kind++) {
         struct frame frame = example;
         struct frame back = {0};
         uint8_t header[FRAME_BYTES];
@@ -126,7 +126,7 @@ static void wrong_fields(void) {
     CHECK_INT(decode_with(4, 2), STATUS_UNSUPPORTED);
     CHECK_INT(decode_with(4, 0), STATUS_UNSUPPORTED);
     CHECK_INT(decode_with(5, 0), STATUS_CORRUPT);
-    CHECK_INT(decode_with(5, FRAME_WEIGHTS + 1), STATUS_CORRUPT);
+    CHECK_INT(decode_with(5, FRAME_MEAN + 1), STATUS_CORRUPT);
     CHECK_INT(decode_with(7, 1), STATUS_CORRUPT);     /* in a pull only */
     CHECK_INT(decode_with(63, 0x04), STATUS_CORRUPT); /* over FRAME_PAYLOAD_MAX */
     CHECK_INT(decode_with(86, 1), STATUS_CORRUPT);

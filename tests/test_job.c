@@ -103,6 +103,7 @@ static void agreed_rows(void) {
                                          "dense-warmup",
                                          "density-schedule",
                                          "pull",
+                                         "wire",
                                          "block-values",
                                          "lease"};
     size_t count = sizeof agreed / sizeof agreed[0];
@@ -324,7 +325,7 @@ static void records(void) {
     CHECK_TEXT(process.values.names[2], "lr");
     CHECK_TEXT(process.values.values[2], "0.002");
     job_given(&process.options, true, &process.values);
-    CHECK_INT(process.values.count, 58);
+    CHECK_INT(process.values.count, 59);
 }
 
 static void agreement_merges(void) {

@@ -6,105 +6,37 @@
  * decoded one at a time, with keys and values kept, give the logits of the whole text; each tensor
  * is announced once; shapes that cannot be computed are refused.
  */
-#include "base/files.h"
-#include "kernels/optimizer.h"
 #include "tests/golden_llama.h"
-#include "tests/test.h"
+#include "tests/golden_setup.h"
 
 #include <stdbool.h>
 
-#define BLOCK_VALUES 1000 /* small, so that matrices are cut and a pack holds several vectors */
-#define BATCH_TOKENS (GOLDEN_B * GOLDEN_T)
-
 static const struct model_options plain = {.B = GOLDEN_B, .T = GOLDEN_T, .training = true};
 
-struct setup {
-    struct plan plan;
-    struct model *model;
-    float *weights, *grad;
-    int32_t tokens[BATCH_TOKENS], targets[BATCH_TOKENS];
-};
-
-static void open_setup(struct setup *setup, bool tied, const struct model_options *options) {
+static void open_llama(struct golden_setup *setup, bool tied, const struct model_options *options) {
     struct model_shape shape = golden_llama_shape(tied);
     char why[200] = "";
     CHECK(model_shape_check(&shape, why, sizeof(why)) == STATUS_OK);
-    uint64_t count;
-    struct tensor *tensors = model_tensors(&shape, &count);
-    CHECK(plan_build(&setup->plan, tensors, count,
-                     &(struct plan_options){.shards = 1, .block_values = BLOCK_VALUES}) ==
-          STATUS_OK);
-    free(tensors);
-    CHECK(model_open(&setup->model, &shape, &setup->plan, options) == STATUS_OK);
-    setup->weights = memory_zeroed(setup->plan.value_count, sizeof(float));
-    setup->grad = memory_zeroed(setup->plan.value_count, sizeof(float));
-    golden_weights(&setup->plan, setup->weights);
-    golden_batch(0, setup->tokens, setup->targets);
-    model_set_weights(setup->model, setup->weights);
-}
-
-static void close_setup(struct setup *setup) {
-    model_close(setup->model);
-    plan_free(&setup->plan);
-    free(setup->weights);
-    free(setup->grad);
-}
-
-/* The loss; its gradient goes to setup->grad. */
-static float compute(struct setup *setup) {
-    struct model_batch batch = {
-        .tokens = setup->tokens, .targets = setup->targets, .B = GOLDEN_B, .T = GOLDEN_T};
-    struct model_gradient gradient = {.values = setup->grad, .scale = 1};
-    model_set_weights(setup->model, setup->weights);
-    float loss = model_forward(setup->model, &batch, &gradient);
-    model_backward(setup->model, &batch, &gradient, NULL, NULL);
-    return loss;
-}
-
-/* Each value of the gradient within `tolerance` of the greatest of its tensor. */
-static void check_gradients(const struct setup *setup, const char *path, double tolerance) {
-    char *content;
-    size_t bytes;
-    CHECK(files_read(path, 1 << 20, &content, &bytes) == STATUS_OK);
-    CHECK_INT(bytes, setup->plan.value_count * sizeof(float));
-    float *expected = memory_zeroed(setup->plan.value_count, sizeof(float));
-    memcpy(expected, content, bytes);
-    const float *next = expected;
-    for (uint64_t t = 0; t < setup->plan.tensor_count; t++) {
-        const struct tensor *tensor = &setup->plan.tensors[t];
-        const float *grad = setup->grad + setup->plan.offsets[t];
-        uint64_t count = golden_count(tensor);
-        double most = 0, worst = 0;
-        for (uint64_t i = 0; i < count; i++) {
-            most = fmax(most, fabs((double)next[i]));
-            CHECK(isfinite(grad[i]));
-            worst = fmax(worst, fabs((double)grad[i] - (double)next[i]));
-        }
-        CHECK(most > 1e-4);
-        if (worst > tolerance * most) fprintf(stderr, "in %s\n", tensor->name);
-        CHECK_NEAR(worst, 0, tolerance * most);
-        next += count;
-    }
-    free(expected);
-    free(content);
+    golden_open(setup, &shape, options);
 }
 
 static void check_batch(bool tied, enum compute_type type, double loss_tolerance,
                         double tolerance) {
     struct model_options options = plain;
-    struct setup setup;
+    struct golden_setup setup;
     options.type = type;
-    open_setup(&setup, tied, &options);
+    open_llama(&setup, tied, &options);
     double expected = tied ? GOLDEN_LLAMA_TIED_LOSS : GOLDEN_LLAMA_LOSS;
-    CHECK_NEAR(compute(&setup), expected, loss_tolerance * expected);
-    check_gradients(&setup, tied ? GOLDEN_LLAMA_TIED_GRADIENTS : GOLDEN_LLAMA_GRADIENTS, tolerance);
+    CHECK_NEAR(golden_compute(&setup), expected, loss_tolerance * expected);
+    golden_check_gradients(&setup, tied ? GOLDEN_LLAMA_TIED_GRADIENTS : GOLDEN_LLAMA_GRADIENTS,
+                           tolerance);
     if (!tied) {
         float logits[GOLDEN_VOCAB];
         model_logits(setup.model, setup.tokens, GOLDEN_T, logits);
         for (int v = 0; v < GOLDEN_VOCAB; v++)
             CHECK_NEAR(logits[v], golden_llama_logits[v], loss_tolerance);
     }
-    close_setup(&setup);
+    golden_close(&setup);
 }
 
 static void test_own_head(void) {
@@ -117,64 +49,24 @@ static void test_tied_head(void) {
     check_batch(true, COMPUTE_BF16, 2e-2, 2e-2);
 }
 
-/* One update of all blocks, as the servers do it: sums in order of id, one clip for all. */
-static void update(struct setup *setup, float *m, float *v, double lr, int64_t step) {
-    const struct plan *plan = &setup->plan;
-    double squares = 0;
-    for (uint64_t b = 0; b < plan->block_count; b++)
-        squares += optimizer_sum_of_squares(setup->grad + plan->blocks[b].offset,
-                                            (int64_t)plan->blocks[b].count);
-    double norm = sqrt(squares);
-    struct adamw adamw = {.lr = (float)lr,
-                          .beta1 = GOLDEN_BETA1,
-                          .beta2 = GOLDEN_BETA2,
-                          .eps = GOLDEN_EPS,
-                          .step = step + 1,
-                          .grad_scale = norm > GOLDEN_CLIP ? (float)(GOLDEN_CLIP / norm) : 1.0F};
-    for (uint64_t b = 0; b < plan->block_count; b++) {
-        const struct plan_block *block = &plan->blocks[b];
-        adamw.decay = (float)(GOLDEN_DECAY * block->decay);
-        optimizer_adamw(&adamw, setup->weights + block->offset, m + block->offset,
-                        v + block->offset, setup->grad + block->offset, (int64_t)block->count);
-    }
-}
-
-static void check_curve(enum compute_type type, int64_t steps, double tolerance) {
-    struct golden_curve curve = golden_llama_curve();
-    struct model_options options = plain;
-    struct setup setup;
-    options.type = type;
-    open_setup(&setup, false, &options);
-    float *m = memory_zeroed(setup.plan.value_count, sizeof(float));
-    float *v = memory_zeroed(setup.plan.value_count, sizeof(float));
-    for (int64_t step = 0; step < steps; step++) {
-        golden_batch(step, setup.tokens, setup.targets);
-        CHECK_NEAR(compute(&setup), curve.losses[step], tolerance);
-        update(&setup, m, v, golden_learning_rate(&curve, step), step);
-    }
-    CHECK(curve.losses[GOLDEN_STEPS - 1] < curve.losses[0] - 1);
-    free(m);
-    free(v);
-    close_setup(&setup);
-}
-
 static void test_curve(void) {
-    check_curve(COMPUTE_F32, GOLDEN_STEPS, 1e-3);
-    check_curve(COMPUTE_BF16, 10, 2e-2);
+    const struct model_shape shape = golden_llama_shape(false);
+    golden_check_curve(&shape, golden_llama_curve(), COMPUTE_F32, GOLDEN_STEPS, 1e-3);
+    golden_check_curve(&shape, golden_llama_curve(), COMPUTE_BF16, 10, 2e-2);
 }
 
 static void check_same_gradient(bool tied, enum model_recompute recompute, int64_t every) {
-    struct setup kept, again;
+    struct golden_setup kept, again;
     struct model_options options = plain;
     options.recompute = recompute;
     options.recompute_every = every;
-    open_setup(&kept, tied, &plain);
-    open_setup(&again, tied, &options);
-    CHECK(compute(&kept) == compute(&again));
+    open_llama(&kept, tied, &plain);
+    open_llama(&again, tied, &options);
+    CHECK(golden_compute(&kept) == golden_compute(&again));
     for (uint64_t i = 0; i < kept.plan.value_count; i++)
         CHECK(kept.grad[i] == again.grad[i]);
-    close_setup(&kept);
-    close_setup(&again);
+    golden_close(&kept);
+    golden_close(&again);
 }
 
 static void test_recompute(void) {
@@ -193,15 +85,15 @@ static void count_ready(void *context, uint64_t tensor) {
 
 /* Half of the batch at a time, onto what was there before: the whole batch's gradient. */
 static void check_accumulated(bool tied) {
-    struct setup setup;
-    open_setup(&setup, tied, &plain);
-    compute(&setup);
+    struct golden_setup setup;
+    open_llama(&setup, tied, &plain);
+    golden_compute(&setup);
     float *sum = memory_zeroed(setup.plan.value_count, sizeof(float));
     int *counts = memory_zeroed(setup.plan.tensor_count, sizeof(int));
     for (uint64_t i = 0; i < setup.plan.value_count; i++)
         sum[i] = NAN; // the first half overwrites every value
     for (int half = 0; half < 2; half++) {
-        int offset = half * BATCH_TOKENS / 2;
+        int offset = half * GOLDEN_TOKENS / 2;
         struct model_batch batch = {.tokens = setup.tokens + offset,
                                     .targets = setup.targets + offset,
                                     .B = GOLDEN_B / 2,
@@ -216,7 +108,7 @@ static void check_accumulated(bool tied) {
         CHECK_INT(counts[t], 1);
     free(sum);
     free(counts);
-    close_setup(&setup);
+    golden_close(&setup);
 }
 
 static void test_accumulate(void) {
@@ -225,8 +117,8 @@ static void test_accumulate(void) {
 }
 
 static void test_decode(void) {
-    struct setup setup;
-    open_setup(&setup, false, &plain);
+    struct golden_setup setup;
+    open_llama(&setup, false, &plain);
     float *cache = memory_zeroed(model_cache_count(setup.model), sizeof(float));
     float whole[GOLDEN_VOCAB], grown[GOLDEN_VOCAB];
     const int64_t prompt = 5;
@@ -239,7 +131,7 @@ static void test_decode(void) {
             CHECK_NEAR(grown[v], whole[v], 1e-5);
     }
     free(cache);
-    close_setup(&setup);
+    golden_close(&setup);
 }
 
 static void test_shapes(void) {

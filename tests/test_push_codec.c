@@ -67,7 +67,7 @@ static void check_policy(const char *text, const char *policy,
                          enum codec_id (*expected)(const char *tensor)) {
     static struct rig rig;
     prepare(&rig, text, policy);
-    CHECK_INT(push_codec_open(&rig.job, &rig.plan, 0, &rig.codec), STATUS_OK);
+    CHECK_INT(push_codec_open(&rig.job, &rig.plan, 0, PUSH_CODEC_ALL, &rig.codec), STATUS_OK);
     uint64_t frozen = 0;
     for (uint64_t block = 0; block < rig.plan.block_count; block++) {
         if (rig.plan.blocks[block].fragment == PLAN_FROZEN) {
@@ -131,7 +131,7 @@ static void check_refused(const char *content, const char *says) {
     write_file(path, content);
     prepare(&rig, "int8", path);
     log_restart();
-    CHECK_INT(push_codec_open(&rig.job, &rig.plan, 0, &rig.codec), STATUS_INVALID);
+    CHECK_INT(push_codec_open(&rig.job, &rig.plan, 0, PUSH_CODEC_ALL, &rig.codec), STATUS_INVALID);
     EXPECT_LOG(says, 1);
     EXPECT_LOG("--push-policy", 1);
     CHECK(rig.codec == NULL);
@@ -163,7 +163,7 @@ static void test_schedule(void) {
     (void)snprintf(rig.job.mode, sizeof rig.job.mode, "diloco:4");
     struct plan_options options = job_plan_options(&rig.job, 1);
     CHECK_INT(plan_build(&rig.plan, list.tensors, list.count, &options), STATUS_OK);
-    CHECK_INT(push_codec_open(&rig.job, &rig.plan, 0, &rig.codec), STATUS_OK);
+    CHECK_INT(push_codec_open(&rig.job, &rig.plan, 0, PUSH_CODEC_ALL, &rig.codec), STATUS_OK);
     for (uint64_t seq = 1; seq <= 10; seq++)
         CHECK_INT(push(&rig, 0, seq), (seq - 1) / 2 < 3 ? CODEC_BF16 : CODEC_TOPK);
     CHECK(push_codec_usual_bytes(rig.codec, 0) < push_codec_bound(rig.codec, 0));
@@ -179,7 +179,7 @@ static void test_memory(void) {
     for (int i = 0; i < 3; i++) {
         prepare(&rig, i < 2 ? "int4,ef" : "int4", "all");
         (void)snprintf(rig.job.residual, sizeof rig.job.residual, "%s", types[i]);
-        CHECK_INT(push_codec_open(&rig.job, &rig.plan, 0, &rig.codec), STATUS_OK);
+        CHECK_INT(push_codec_open(&rig.job, &rig.plan, 0, PUSH_CODEC_ALL, &rig.codec), STATUS_OK);
         bytes[i] = push_codec_memory(rig.codec);
         moving = 0;
         for (uint64_t block = 0; block < rig.plan.block_count; block++)

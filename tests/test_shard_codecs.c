@@ -140,7 +140,8 @@ static void check_codec(const char *text, struct random_stream *random) {
     rig_open(&rig, 1, 0);
     rig_start(&rig, &twin);
     for (uint32_t rank = 0; rank < 3; rank++) {
-        CHECK_INT(push_codec_open(&rig.job, &rig.plan, rank, &codecs[rank]), STATUS_OK);
+        CHECK_INT(push_codec_open(&rig.job, &rig.plan, rank, PUSH_CODEC_ALL, &codecs[rank]),
+                  STATUS_OK);
         for (uint64_t block = 0; block < RIG_BLOCKS; block++) {
             float grad[RIG_VALUES], decoded[RIG_VALUES];
             uint8_t wire[512];

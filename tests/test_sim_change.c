@@ -4,7 +4,8 @@
  * another of these at a random moment, over networks with delay, reordering, duplication and loss;
  * in a third of the seeds a worker leaves meanwhile. The job must end with 0 (nothing hangs), every
  * push have had its turn exactly once, and each process that is left hold the new mode if the tool
- * was told that it changed. What cannot be asked for is refused, and the job goes on as it was.
+ * was told that it changed. What cannot be asked for is refused, and the job goes on as it was. A
+ * --staleness that was given does not overrule the new mode's.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -144,6 +145,30 @@ static void what_does_not_fit_is_refused(void) {
     }
 }
 
+/* A mode that is asked for comes with its own staleness, whatever --staleness was given. */
+static void a_given_staleness_gives_way(void) {
+    static struct sim sim;
+    char options[512];
+    options_of("sync staleness=any sync-warmup=0", options, sizeof options);
+    struct sim_config config = config_of(1, 3, options);
+    sim_open(&sim, &config);
+    while (sim.coordinator.phase != COORDINATOR_RUNNING && sim_step(&sim)) {
+    }
+    CHECK_INT(sim.coordinator.discipline.staleness, STALENESS_ANY);
+    sim_set(&sim, "sync");
+    sim_run(&sim);
+    CHECK(sim.tool.done);
+    CHECK_INT(sim.tool.exit_code, 0);
+    CHECK_INT(sim.coordinator.exit_code, 0);
+    CHECK_INT(sim.coordinator.discipline.staleness, 0);
+    CHECK(sim.coordinator.vote.round > 1); /* there were rounds */
+    for (uint32_t i = 0; i < config.workers; i++) {
+        CHECK_INT(sim.workers[i].trainer.discipline.staleness, 0);
+        CHECK_TEXT(sim.workers[i].job.staleness, "auto");
+    }
+    sim_close(&sim);
+}
+
 int main(void) {
     log_set_level(getenv("SEED") != NULL ? LOG_INFO : LOG_ERROR);
     for (size_t i = 0; i < sizeof text; i++) {
@@ -151,6 +176,7 @@ int main(void) {
     }
     CHECK(data_parse(&data, text, sizeof text, "text") == STATUS_OK);
     TEST_RUN(what_does_not_fit_is_refused);
+    TEST_RUN(a_given_staleness_gives_way);
     TEST_RUN(modes_change);
     return 0;
 }

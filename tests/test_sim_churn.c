@@ -10,7 +10,8 @@
  *     (so none is lost, counted twice or starved);
  *   rounds of a quorum are closed by at least so many as are needed, and as many rounds are closed
  *     as the job has; with --late join nothing is dropped but what came after the last;
- *   no worker is further ahead of the slowest that lives than the mode's staleness allows.
+ *   no worker is further ahead of the slowest that lives than the mode's staleness allows;
+ *   the saver tells how many tokens all have read, those that left among them.
  * Only when rank 0 is lost before its first weights are known to be everywhere, or where rounds
  * need all, may the job fail; then it says so. When all have left, it fails and says so. A worker
  * that leaves after its report does not change the bits of the rounds before.
@@ -135,6 +136,32 @@ static uint64_t pushes_of(const struct plan *plan, uint64_t reports) {
     return pushes;
 }
 
+static uint32_t process_of(const struct sim *sim, uint32_t rank) {
+    uint32_t process = 0;
+    while (sim->workers[process].session.member.index != rank) {
+        process++;
+        CHECK(process < sim->config.workers);
+    }
+    return process;
+}
+
+/* What the saver tells of the run: the tokens of all, also of those that left. Of what a lost
+ * worker read, only its Beats have told. */
+static void check_tokens(const struct sim *sim, const struct plot *plot) {
+    const struct trainer *saver = &sim->workers[process_of(sim, sim->coordinator.saver)].trainer;
+    uint64_t least = 0;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < sim->config.workers; i++) {
+        const struct trainer *trainer = &sim->workers[i].trainer;
+        uint64_t own = (uint64_t)(trainer->computed * job_step_tokens(trainer->job));
+        least += lost(plot, i) ? 0 : own;
+        most += own;
+    }
+    if (saver->step.job_tokens < least || saver->step.job_tokens > most) {
+        fail(sim, plot, "the saver's tokens are not those of all workers");
+    }
+}
+
 static void check_end(const struct sim *sim, const struct plot *plot) {
     uint64_t pushes = 0;
     uint64_t of_lost = 0;
@@ -169,6 +196,7 @@ static void check_end(const struct sim *sim, const struct plot *plot) {
     if (weights[0] == 0) {
         fail(sim, plot, "nobody saved the weights");
     }
+    check_tokens(sim, plot);
 }
 
 /* ---- the seeds ---- */
@@ -190,15 +218,6 @@ static void draw_plot(struct random_stream *random, uint64_t seed, uint32_t work
 
 static bool running(const struct sim *sim) {
     return sim->coordinator.phase == COORDINATOR_RUNNING;
-}
-
-static uint32_t process_of(const struct sim *sim, uint32_t rank) {
-    uint32_t process = 0;
-    while (sim->workers[process].session.member.index != rank) {
-        process++;
-        CHECK(process < sim->config.workers);
-    }
-    return process;
 }
 
 static void cut(struct sim *sim, struct plot *plot, uint32_t process) {

@@ -12,6 +12,7 @@
 #include "base/options.h"
 #include "kernels/threads.h"
 #include "proto/job.h"
+#include "tools/compare_arms.h"
 #include "tools/compare_grid.h"
 #include "tools/compare_jobs.h"
 #include "tools/compare_report.h"
@@ -29,7 +30,7 @@
 
 static const char usage[] =
     "usage: rubato compare --data FILE [--push LIST] [--pull LIST] [--mode LIST] [--link LIST]\n"
-    "                      [--seeds N] [--out FOLDER] [--resume] [--flag VALUE ...]\n"
+    "                      [--arms FILE] [--seeds N] [--out FOLDER] [--resume] [--flag VALUE ...]\n"
     "       rubato compare RUN RUN ... [--out FOLDER] [--target LOSS]\n"
     "\n"
     "Trains the same model under every combination of the lists (an arm), with each seed, one\n"
@@ -37,9 +38,13 @@ static const char usage[] =
     "results.jsonl. Or compares the folders of runs that are there already.\n"
     "A list is separated by commas, or by ; where a setting holds a comma that reads both ways:\n"
     "  --push none,bf16,int8          --push 'int8;bf16'          --push int8 --push bf16\n"
-    "All other options of rubato launch are the same for all arms. A failed arm is reported, and\n"
-    "the rest go on. Ctrl-C leaves a report of what there is; the same command with --resume goes\n"
-    "on. Links of a --link list are paced by a token bucket in each process; the default is none.\n"
+    "All other options of rubato launch are the same for all arms, but for those of --arms, a "
+    "file\n"
+    "with more arms: lines NAME: --option value ... of any options.\n"
+    "With folders, only --out and --target go. A failed arm is reported, and the rest go on. "
+    "Ctrl-C\n"
+    "leaves a report of what there is; the same command with --resume goes on. Links of a --link\n"
+    "list are paced by a token bucket in each process; the default is none.\n"
     "Exit code: 0, or 1 when a run failed, or 128 + n after signal n.\n"
     "\n"
     "examples:\n"
@@ -52,9 +57,10 @@ struct compare_config {
     struct job job; // first: the offsets of job_table hold
     char bin[OPTION_TEXT_MAX];
     char out[OPTION_TEXT_MAX];
+    char arms[OPTION_TEXT_MAX];
     int64_t seeds, jobs;
     double target;
-    bool resume, dry_run;
+    bool resume, dry_run, pin;
 };
 
 #define AT(field) offsetof(struct compare_config, field)
@@ -65,6 +71,9 @@ static const struct option own_table[] = {
     {"out", OPTION_TEXT, "", 0, 0, "",
      "folder of the report and of all runs; empty: a new one under runs/", false, JOB_LAUNCH,
      AT(out), NULL},
+    {"arms", OPTION_TEXT, "", 0, 0, "",
+     "file of more arms, after those of the lists: a line NAME: --option value ... each", false,
+     JOB_LAUNCH, AT(arms), NULL},
     {"seeds", OPTION_INT, "1", 1, 100, "seeds", "seeds of each arm, counted up from --seed", false,
      JOB_LAUNCH, AT(seeds), NULL},
     {"jobs", OPTION_INT, "1", 1, 64, "jobs",
@@ -75,6 +84,9 @@ static const struct option own_table[] = {
     {"resume", OPTION_FLAG, "no", 0, 0, "",
      "keep the complete runs of --out that had the same options", false, JOB_LAUNCH, AT(resume),
      NULL},
+    {"pin", OPTION_FLAG, "no", 0, 0, "",
+     "give each worker cores of its own (its --cpus), --threads of them", false, JOB_LAUNCH,
+     AT(pin), NULL},
     {"dry-run", OPTION_FLAG, "no", 0, 0, "", "print the arms and run nothing", false, JOB_LAUNCH,
      AT(dry_run), NULL},
 };
@@ -86,7 +98,8 @@ struct compare {
     struct options options;
     struct compare_list lists[COMPARE_AXES];
     struct compare_arm *arms;
-    size_t arm_count;
+    size_t arm_count, grid_count; /* the lists' come first */
+    struct compare_setup *setups; /* [arm_count - grid_count] of the others */
     struct compare_run *runs;
     size_t run_count;
     char out[2 * OPTION_TEXT_MAX];
@@ -164,68 +177,126 @@ static enum status fill_lists(struct compare *compare) {
     return STATUS_OK;
 }
 
-static bool is_given(const struct compare *compare, const char *name) {
-    int index = options_find(&compare->options, name);
-    return index >= 0 && compare->options.origins[index] != ORIGIN_DEFAULT;
+static bool is_given(const struct options *options, const char *name) {
+    int index = options_find(options, name);
+    return index >= 0 && options->origins[index] != ORIGIN_DEFAULT;
+}
+
+/* A list stands in a config file as it may stand in a flag. */
+static int print_config(struct compare *compare) {
+    for (size_t axis = 0; axis < COMPARE_AXES; axis++) {
+        const struct compare_list *list = &compare->lists[axis];
+        struct compare_text text = {0};
+        char why[512];
+        if (list->count == 0) continue;
+        for (size_t i = 0; i < list->count; i++) {
+            compare_text_add(&text, "%s%s", i > 0 ? ";" : "", list->values[i]);
+        }
+        enum status status = options_set(&compare->options,
+                                         options_find(&compare->options, compare_axis_names[axis]),
+                                         text.bytes, ORIGIN_FLAG, why, sizeof why);
+        compare_text_free(&text);
+        if (status != STATUS_OK) {
+            log_error("--%s: %s", compare_axis_names[axis], why);
+            return EXIT_CODE_USAGE;
+        }
+    }
+    options_print_config(&compare->options, JOB_LAUNCH, stdout);
+    return EXIT_CODE_OK;
 }
 
 /* What each run is told by ourselves, or what makes no sense for many runs. */
 static bool is_ours(const char *name) {
-    static const char *const ours[] = {"seed", "run-dir", "listen", "progress", "stay"};
-    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
-        if (strcmp(name, ours[i]) == 0) return true;
-    }
-    return find_axis(name) >= 0;
+    return compare_arms_owned(name) || find_axis(name) >= 0;
 }
 
 static enum status check_options(const struct compare *compare) {
-    static const char *const refused[] = {"run-dir", "listen", "stay"};
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-        if (!is_given(compare, refused[i])) continue;
-        log_error("--%s: not here, where many jobs run; --out says where they go", refused[i]);
+    const struct job *job = &compare->config.job;
+    const char *refused = job->run_dir[0] != '\0'  ? "run-dir"
+                          : job->listen[0] != '\0' ? "listen"
+                          : job->stay              ? "stay"
+                                                   : NULL;
+    if (refused != NULL) {
+        log_error("--%s: not here, where many jobs run; --out says where they go", refused);
         return STATUS_INVALID;
     }
     if (compare->config.resume && compare->config.out[0] == '\0') {
         log_error("--resume wants the --out FOLDER of the comparison to go on with");
         return STATUS_INVALID;
     }
+    if (compare->config.pin && compare->config.jobs > 1) {
+        log_error("--pin: not with --jobs %" PRId64 ", whose jobs would all pin the same cores",
+                  compare->config.jobs);
+        return STATUS_INVALID;
+    }
     return STATUS_OK;
 }
 
-/* The flags of every run, as launch takes them. */
-static void add_flags(void *context, struct launch_command *command) {
-    const struct compare *compare = context;
+/* With folders of runs nothing is run: a flag that says how would be passed over in silence. What
+ * comes from a variable or a config file is for other programs too, and may be there. */
+static enum status check_folder_options(const struct compare *compare) {
+    const char *refused = NULL;
+    for (size_t axis = 0; axis < COMPARE_AXES; axis++) {
+        if (compare->lists[axis].count > 0) refused = compare_axis_names[axis];
+    }
+    for (size_t i = 0; i < compare->options.count; i++) {
+        const char *name = compare->table[i].name;
+        if (compare->options.origins[i] == ORIGIN_FLAG && strcmp(name, "out") != 0 &&
+            strcmp(name, "target") != 0) {
+            refused = name;
+        }
+    }
+    if (refused == NULL) return STATUS_OK;
+    log_error("--%s: not with folders of runs, which are compared as they are; only --out and "
+              "--target go with them",
+              refused);
+    return STATUS_INVALID;
+}
+
+/* The flags of one arm's runs, as launch takes them. */
+static void add_options(const struct compare *compare, const struct options *options,
+                        struct launch_command *command) {
     const struct compare_config *config = &compare->config;
+    const struct job *job = options->config;
     for (size_t i = 0; i < job_table_count; i++) {
         const struct option *option = &job_table[i];
         char value[OPTION_TEXT_MAX];
-        if (compare->options.origins[i] == ORIGIN_DEFAULT || !(option->roles & JOB_LAUNCH) ||
+        if (options->origins[i] == ORIGIN_DEFAULT || !(option->roles & JOB_LAUNCH) ||
             is_ours(option->name)) {
             continue;
         }
-        options_text(&compare->options, (int)i, value, sizeof value);
+        options_text(options, (int)i, value, sizeof value);
         if (option->type == OPTION_FLAG) {
-            bool on = *(const bool *)((const char *)config + option->offset);
+            bool on = *(const bool *)((const char *)job + option->offset);
             launch_command_add(command, "--%s%s", on ? "" : "no-", option->name);
         } else {
             launch_command_add(command, "--%s=%s", option->name, value);
         }
     }
+    if (config->pin) launch_command_add(command, "--pin");
     // A curve wants points, whatever the number of steps; a sample is of no use here.
-    if (!is_given(compare, "eval-every")) {
-        int64_t every = config->job.steps / 10;
+    if (!is_given(options, "eval-every")) {
+        int64_t every = job->steps / 10;
         launch_command_add(command, "--eval-every=%" PRId64, every > 0 ? every : 1);
     }
-    if (!is_given(compare, "sample-tokens")) launch_command_add(command, "--sample-tokens=0");
-    if (!is_given(compare, "threads")) {
-        int64_t threads = threads_available() / (config->job.workers * config->jobs);
+    if (!is_given(options, "sample-tokens")) launch_command_add(command, "--sample-tokens=0");
+    if (!is_given(options, "threads")) {
+        int64_t threads = threads_available() / (job->workers * config->jobs);
         launch_command_add(command, "--threads=%" PRId64, threads > 0 ? threads : 1);
     }
 }
 
+static void add_flags(void *context, size_t arm, struct launch_command *command) {
+    const struct compare *compare = context;
+    const struct options *options = arm < compare->grid_count
+                                        ? &compare->options
+                                        : &compare->setups[arm - compare->grid_count].options;
+    add_options(compare, options, command);
+}
+
 static void note_settings(struct compare *compare) {
     struct launch_command *command = memory_zeroed(1, sizeof *command);
-    add_flags(compare, command);
+    add_options(compare, &compare->options, command);
     for (int i = 0; i < command->argc; i++) {
         compare_text_add(&compare->settings, "%s%s", i > 0 ? " " : "", command->argv[i]);
     }
@@ -263,8 +334,9 @@ static void report_again(void *context) {
     if (report(compare, NULL) != STATUS_OK) compare->report_failed = true;
 }
 
-/* --out, or a new folder; one with other results in it is not overwritten. */
-static enum status open_folder(struct compare *compare) {
+/* --out, or a new folder; one with other results in it is not overwritten, and `advice` says how to
+ * go on then. */
+static enum status open_folder(struct compare *compare, const char *advice) {
     char path[4096], stamp[64];
     time_t now = time(NULL);
     struct tm parts;
@@ -278,7 +350,7 @@ static enum status open_folder(struct compare *compare) {
     TRY(files_make_folder(compare->out));
     TRY(files_join(path, sizeof path, compare->out, "results.jsonl"));
     if (access(path, F_OK) == 0 && !compare->config.resume) {
-        log_error("%s is there already: give another --out, or --resume to go on with it", path);
+        log_error("%s is there already: %s", path, advice);
         return STATUS_DENIED;
     }
     return STATUS_OK;
@@ -300,9 +372,47 @@ static void make_runs(struct compare *compare) {
 static void print_arms(const struct compare *compare) {
     for (size_t i = 0; i < compare->arm_count; i++) {
         const struct compare_arm *arm = &compare->arms[i];
+        if (i >= compare->grid_count) {
+            printf("%s: %s\n", arm->label, arm->options);
+            continue;
+        }
         printf("push=%s pull=%s mode=%s link=%s\n", arm->axis[COMPARE_PUSH],
                arm->axis[COMPARE_PULL], arm->axis[COMPARE_MODE], arm->axis[COMPARE_LINK]);
     }
+}
+
+/* The arms of --arms, behind those of the lists. */
+static enum status add_arms(struct compare *compare) {
+    struct compare_arm *more = NULL;
+    size_t count = 0, grid = compare->grid_count;
+    enum status status = compare_arms_read(compare->config.arms, &compare->options, compare->lists,
+                                           &more, &compare->setups, &count);
+    for (size_t i = 0; i < grid * count && status == STATUS_OK; i++) {
+        const struct compare_arm *arm = &compare->arms[i % grid], *other = &more[i / grid];
+        if (strcmp(arm->label, other->label) == 0 || strcmp(arm->name, other->name) == 0) {
+            log_error("--arms: '%s' is the name of an arm of the lists", other->label);
+            status = STATUS_INVALID;
+        }
+    }
+    if (status == STATUS_OK) {
+        struct compare_arm *all = memory_zeroed(grid + count, sizeof *all);
+        memcpy(all, compare->arms, grid * sizeof *all);
+        memcpy(all + grid, more, count * sizeof *all);
+        free(compare->arms);
+        compare->arms = all;
+        compare->arm_count = grid + count;
+        compare_grid_label(all, compare->arm_count);
+    }
+    free(more);
+    return status;
+}
+
+static enum status make_arms(struct compare *compare) {
+    TRY(check_options(compare));
+    TRY(fill_lists(compare));
+    TRY(compare_grid_arms(compare->lists, &compare->arms, &compare->arm_count));
+    compare->grid_count = compare->arm_count;
+    return compare->config.arms[0] != '\0' ? add_arms(compare) : STATUS_OK;
 }
 
 static int run_grid(struct compare *compare) {
@@ -311,10 +421,13 @@ static int run_grid(struct compare *compare) {
                                          .jobs = compare->config.jobs,
                                          .bin = compare->config.bin,
                                          .resume = compare->config.resume,
+                                         .progress = compare->config.job.progress,
                                          .flags = add_flags,
                                          .ended = report_again,
                                          .context = compare};
-    if (open_folder(compare) != STATUS_OK) return EXIT_CODE_CREATE;
+    if (open_folder(compare, "give another --out, or --resume to go on with it") != STATUS_OK) {
+        return EXIT_CODE_CREATE;
+    }
     make_runs(compare);
     note_settings(compare);
     config.runs = compare->runs;
@@ -331,10 +444,7 @@ static int run_grid(struct compare *compare) {
 
 static int compare_grid(struct compare *compare) {
     const char *data = compare->config.job.data;
-    if (check_options(compare) != STATUS_OK || fill_lists(compare) != STATUS_OK ||
-        compare_grid_arms(compare->lists, &compare->arms, &compare->arm_count) != STATUS_OK) {
-        return EXIT_CODE_USAGE;
-    }
+    if (make_arms(compare) != STATUS_OK) return EXIT_CODE_USAGE;
     if (compare->config.dry_run) {
         print_arms(compare);
         return EXIT_CODE_OK;
@@ -368,7 +478,7 @@ static int compare_folders(struct compare *compare, size_t count, char **folders
         memcpy(arm->axis, run->axis, sizeof arm->axis);
         run->state = COMPARE_OK;
     }
-    if (open_folder(compare) != STATUS_OK) return EXIT_CODE_CREATE;
+    if (open_folder(compare, "give another --out") != STATUS_OK) return EXIT_CODE_CREATE;
     return report(compare, stdout) == STATUS_OK ? EXIT_CODE_OK : EXIT_CODE_IO;
 }
 
@@ -386,11 +496,13 @@ static int compare_checked(struct compare *compare, int argc, char **argv) {
         options_parse(&compare->options, JOB_LAUNCH, argc, argv + folders) != STATUS_OK) {
         return EXIT_CODE_USAGE;
     }
+    if (options_wants(argc, argv + folders, "--print-config")) return print_config(compare);
     if (folders == 0) return compare_grid(compare);
     if (folders == 1) {
         log_error("one run is no comparison: give the folders of two or more");
         return EXIT_CODE_USAGE;
     }
+    if (check_folder_options(compare) != STATUS_OK) return EXIT_CODE_USAGE;
     return compare_folders(compare, folders, argv);
 }
 
@@ -400,6 +512,7 @@ static void compare_free(struct compare *compare) {
     }
     compare_text_free(&compare->settings);
     free(compare->runs);
+    free(compare->setups);
     free(compare->arms);
     free(compare);
 }

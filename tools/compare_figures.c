@@ -71,9 +71,7 @@ static void add_phases(struct compare_text *text, const struct compare_table *ta
 
 /* All that the figure needs of a group: its arm without a limit, and what is measured. */
 struct bandwidth_group {
-    size_t arm; /* any of the group's; the one without a limit where there is one */
     bool has_model;
-    double tokens; /* of all workers a step */
     char name[COMPARE_AXES * OPTION_TEXT_MAX];
     char measured_label[COMPARE_AXES * OPTION_TEXT_MAX + 16];
     char model_label[COMPARE_AXES * OPTION_TEXT_MAX + 16];
@@ -86,10 +84,10 @@ static double model_bits(size_t point) {
     return LEAST_BITS * pow(MOST_BITS / LEAST_BITS, (double)point / (MODEL_POINTS - 1));
 }
 
-/* Its label without the link, which is the last part. */
+/* Its label without the link, which is the last part where it is made of the lists' values. */
 static void name_group(struct bandwidth_group *group, const struct compare_arm *arm) {
     (void)snprintf(group->name, sizeof group->name, "%s", arm->label);
-    char *link = strstr(group->name, "link=");
+    char *link = arm->options[0] == '\0' ? strstr(group->name, "link=") : NULL;
     if (link == group->name) {
         (void)snprintf(group->name, sizeof group->name, "%s", arm->axis[COMPARE_PUSH]);
     } else if (link != NULL) {
@@ -110,7 +108,6 @@ static void fill_group(const struct compare_table *table, struct bandwidth_group
     group->x[group->count] = rate > 0 ? (double)rate * 8 : MOST_BITS;
     group->y[group->count++] = row->value[COLUMN_TOK_S];
     if (rate > 0 || group->has_model) return;
-    group->arm = arm;
     group->has_model = isfinite(compare_table_model_ms(table, arm, 1e9));
     double tokens = row->value[COLUMN_TOK_S] * row->step_ms;
     for (size_t i = 0; i < MODEL_POINTS && group->has_model; i++) {

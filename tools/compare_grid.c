@@ -86,12 +86,11 @@ enum status compare_list_add(struct compare_list *list, const char *name, option
     return STATUS_OK;
 }
 
-/* The axes' values, told apart by a checksum where a character had to be replaced. */
-static void name_arm(struct compare_arm *arm) {
+/* The text as a folder's name, told apart by a checksum where a character had to be replaced. */
+static void name_folder(struct compare_arm *arm, const char *text) {
     char whole[COMPARE_AXES * OPTION_TEXT_MAX];
     char suffix[16] = "";
-    (void)snprintf(whole, sizeof whole, "%s_%s_%s_%s", arm->axis[COMPARE_PUSH],
-                   arm->axis[COMPARE_PULL], arm->axis[COMPARE_MODE], arm->axis[COMPARE_LINK]);
+    (void)snprintf(whole, sizeof whole, "%s", text);
     size_t length = strlen(whole);
     uint64_t digest = checksum_xxh3(whole, length);
     bool changed = length >= sizeof arm->name;
@@ -106,6 +105,17 @@ static void name_arm(struct compare_arm *arm) {
     if (changed) (void)snprintf(suffix, sizeof suffix, "_%08x", (unsigned)(digest >> 32));
     (void)snprintf(arm->name, sizeof arm->name, "%.*s%s", (int)(sizeof arm->name - 16), whole,
                    suffix);
+}
+
+static void name_by_axes(struct compare_arm *arm) {
+    char whole[COMPARE_AXES * OPTION_TEXT_MAX];
+    (void)snprintf(whole, sizeof whole, "%s_%s_%s_%s", arm->axis[COMPARE_PUSH],
+                   arm->axis[COMPARE_PULL], arm->axis[COMPARE_MODE], arm->axis[COMPARE_LINK]);
+    name_folder(arm, whole);
+}
+
+void compare_grid_name(struct compare_arm *arm) {
+    name_folder(arm, arm->label);
 }
 
 enum status compare_grid_arms(const struct compare_list *lists, struct compare_arm **arms,
@@ -129,7 +139,7 @@ enum status compare_grid_arms(const struct compare_list *lists, struct compare_a
                            list->values[rest % list->count]);
             rest /= list->count;
         }
-        name_arm(&made[i]);
+        name_by_axes(&made[i]);
     }
     compare_grid_label(made, total);
     *arms = made;
@@ -137,14 +147,18 @@ enum status compare_grid_arms(const struct compare_list *lists, struct compare_a
     return STATUS_OK;
 }
 
+/* Does the axis tell arms of the lists apart? */
 static bool varies(const struct compare_arm *arms, size_t count, size_t axis) {
     for (size_t i = 1; i < count; i++) {
-        if (strcmp(arms[0].axis[axis], arms[i].axis[axis]) != 0) return true;
+        if (arms[i].options[0] == '\0' && strcmp(arms[0].axis[axis], arms[i].axis[axis]) != 0) {
+            return true;
+        }
     }
     return false;
 }
 
 static bool same_group(const struct compare_arm *a, const struct compare_arm *b) {
+    if (a->options[0] != '\0' || b->options[0] != '\0') return false;
     for (size_t axis = 0; axis < COMPARE_LINK; axis++) {
         if (strcmp(a->axis[axis], b->axis[axis]) != 0) return false;
     }
@@ -183,7 +197,7 @@ void compare_grid_label(struct compare_arm *arms, size_t count) {
     for (size_t i = 0; i < count; i++) {
         struct compare_arm *arm = &arms[i];
         size_t used = 0;
-        for (size_t axis = 0; axis < COMPARE_AXES; axis++) {
+        for (size_t axis = 0; axis < COMPARE_AXES && arm->options[0] == '\0'; axis++) {
             if (!shown[axis]) continue;
             // "none" and "bf16" alone do not say of what
             bool named = axis == COMPARE_PULL || axis == COMPARE_LINK;

@@ -99,7 +99,7 @@ static const char *label(const struct compare_jobs *jobs, const struct compare_r
 static void run_flags(const struct compare_jobs *jobs, const struct compare_run *run,
                       struct launch_command *command) {
     const struct compare_arm *arm = &jobs->config.arms[run->arm];
-    jobs->config.flags(jobs->config.context, command);
+    jobs->config.flags(jobs->config.context, run->arm, command);
     for (size_t i = 0; i < COMPARE_AXES; i++) {
         // Not to be told of it is what a link without a limit is.
         if (i == COMPARE_LINK && strcmp(arm->axis[i], "none") == 0) continue;
@@ -194,7 +194,7 @@ static enum status start(struct compare_jobs *jobs, struct compare_slot *slot,
     slot->done = 0;
     slot->start_ns = clock_now_ns();
     run->state = COMPARE_RUNNING;
-    if (!jobs->live) {
+    if (!jobs->live && !jobs->quiet) {
         say(jobs, "run %zu of %zu: %s seed %lld ...", jobs->ended + 1, jobs->to_run,
             label(jobs, run), (long long)run->seed);
     }
@@ -237,6 +237,7 @@ static void note_end(struct compare_jobs *jobs, const struct compare_slot *slot)
     const struct compare_run *run = slot->run;
     double seconds = (double)(clock_now_ns() - slot->start_ns) / (double)CLOCK_S;
     char eta[32];
+    if (jobs->quiet && run->state == COMPARE_OK) return;
     eta_text(jobs, eta, sizeof eta);
     if (run->state == COMPARE_OK) {
         say(jobs, "run %zu of %zu: %s seed %lld: val_loss %.4f in %.0f s, %s", jobs->ended,
@@ -361,12 +362,15 @@ static void find_complete(struct compare_jobs *jobs) {
         }
     }
     jobs->to_run = jobs->config.run_count - found;
-    if (found > 0) say(jobs, "%zu of %zu runs are there already", found, jobs->config.run_count);
+    if (found == 0 || jobs->quiet) return;
+    say(jobs, "%zu of %zu runs are there already", found, jobs->config.run_count);
 }
 
 enum status compare_jobs_run(struct compare_jobs *jobs, const struct compare_jobs_config *config) {
     size_t slots = (size_t)config->jobs;
-    *jobs = (struct compare_jobs){.config = *config, .live = isatty(STDERR_FILENO) == 1};
+    *jobs = (struct compare_jobs){.config = *config};
+    jobs->live = strcmp(config->progress, "auto") == 0 && isatty(STDERR_FILENO) == 1;
+    jobs->quiet = strcmp(config->progress, "off") == 0;
     find_complete(jobs);
     TRY(open_signals(jobs));
     jobs->slots = memory_zeroed(slots, sizeof *jobs->slots);

@@ -5,7 +5,8 @@
  * launchers (SIGTERM; a second signal kills them) and start no more: their runs stay pending. When
  * a run is complete, a file in its folder says with which options, so that a later comparison with
  * the same ones need not run it again (--resume).
- * Progress is one live line on a terminal, else a line at each run's start and end.
+ * Progress is one live line on a terminal, else a line at each run's start and end; what failed is
+ * said with --progress off too.
  * Invariant: when compare_jobs_run() returns, no launcher is left, and so no process of a job,
  * since those die with theirs.
  * One thread owns it.
@@ -26,8 +27,8 @@
 #define COMPARE_LOG_NAME  "log.txt"
 #define COMPARE_DONE_NAME "compare.done"
 
-/* Adds to a launcher's command the flags that are the same for all runs. */
-typedef void compare_flags_fn(void *context, struct launch_command *command);
+/* Adds to a launcher's command the flags of arm `arm`'s runs, but for its axes and the seed. */
+typedef void compare_flags_fn(void *context, size_t arm, struct launch_command *command);
 
 /* Called after each run's end. */
 typedef void compare_ended_fn(void *context);
@@ -39,6 +40,7 @@ struct compare_jobs_config {
     int64_t jobs;    /* launchers at once */
     const char *bin; /* folder of the programs; "": beside this one */
     bool resume;
+    const char *progress; /* as --progress: auto, line, off */
     compare_flags_fn *flags;
     compare_ended_fn *ended;
     void *context;
@@ -64,7 +66,7 @@ struct compare_jobs {
     int signals;
     sigset_t blocked_before;
     int asked; /* signal that ended it; 0: none */
-    bool live, drawn;
+    bool live, quiet, drawn;
     int64_t start_ns, drawn_ns;
 };
 

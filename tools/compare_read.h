@@ -52,8 +52,8 @@ struct compare_run {
     size_t validation_count;
 };
 
-/* Reads run->folder; fills in all from `axis` on. CORRUPT: no step or no validation in it, IO:
- * cannot be read; run->why says it. */
+/* Reads run->folder; fills in all from `axis` on, and `seed` with the run's. CORRUPT: no step or no
+ * validation in it, IO: cannot be read; run->why says it. */
 enum status compare_read(struct compare_run *run) WARN_UNUSED;
 
 void compare_run_free(struct compare_run *run);

@@ -137,6 +137,7 @@ static void add_result(struct compare_text *text, const struct compare_table *ta
     for (size_t i = 0; i < COMPARE_AXES; i++) {
         add_member(text, compare_axis_names[i], arm->axis[i]);
     }
+    if (arm->options[0] != '\0') add_member(text, "options", arm->options);
     compare_text_add(text, ",\"seed\":%lld", (long long)run->seed);
     add_member(text, "state", state_name(run->state));
     add_member(text, "folder", run->folder);
@@ -196,6 +197,18 @@ static void add_table(struct compare_text *text, const struct compare_table *tab
     compare_text_add(text, "</tbody></table></div>\n");
 }
 
+/* What the arms of --arms are. */
+static void add_own_options(struct compare_text *text, const struct compare_table *table) {
+    for (size_t arm = 0; arm < table->arm_count; arm++) {
+        if (table->arms[arm].options[0] == '\0') continue;
+        compare_text_add(text, "<p class=\"note\">");
+        compare_text_escape(text, table->arms[arm].label);
+        compare_text_add(text, ": <code>");
+        compare_text_escape(text, table->arms[arm].options);
+        compare_text_add(text, "</code></p>\n");
+    }
+}
+
 static void add_failures(struct compare_text *text, const struct compare_table *table) {
     size_t pending = 0;
     for (size_t i = 0; i < table->run_count; i++) {
@@ -241,9 +254,10 @@ static void add_definitions(struct compare_text *text) {
         text,
         "<h2>What the numbers are</h2>\n"
         "<p class=\"note\">Loss: mean over the seeds, at the same step for all arms; its "
-        "difference to the baseline's is taken seed by seed. Compare it with the standard "
-        "deviation over the seeds before you believe it. Bytes: of one worker, as its data channel "
-        "counts them, headers included; the ratios are to 4 (f32) or 2 (bf16) bytes a value. Step "
+        "difference to the baseline's is taken seed by seed. Compare it with its standard error "
+        "and with the deviation over the seeds before you believe it. Bytes: of one worker, as its "
+        "data channel counts them, headers included; the ratios are to 4 (f32) or 2 (bf16) bytes a "
+        "value; at the end: of the last tenth of the steps, when a dense start is over. Step "
         "time: forward, backward and exposed wait of worker 0; validation and the first tenth of "
         "the steps (10 at most) are left out. To the target: where the mean curve first meets the "
         "target loss. Every number can be made again from results.jsonl.</p>\n");
@@ -257,13 +271,15 @@ static void make_page(struct compare_text *text, const struct compare_report *re
                      "<h1>rubato compare: %zu arms, %zu runs</h1>\n",
                      style, report->table->arm_count, report->table->run_count);
     if (report->settings[0] != '\0') {
-        compare_text_add(text, "<p class=\"note\">the same in all arms: <code>");
+        compare_text_add(text, "<p class=\"note\">the same in all arms, where they say nothing of "
+                               "their own: <code>");
         compare_text_escape(text, report->settings);
         compare_text_add(text, "</code></p>\n");
     }
     add_failures(text, report->table);
     add_basis(text, report);
     add_table(text, report->table);
+    add_own_options(text, report->table);
     compare_text_add(text, "<h2>Figures</h2>\n");
     compare_figures_add(text, report->table);
     add_definitions(text);
@@ -332,6 +348,10 @@ void compare_report_print(const struct compare_report *report, FILE *out) {
     compare_report_basis(table, &basis);
     fputs(basis.bytes, out);
     compare_text_free(&basis);
+    for (size_t arm = 0; arm < table->arm_count; arm++) {
+        if (table->arms[arm].options[0] == '\0') continue;
+        fprintf(out, "%s: %s\n", table->arms[arm].label, table->arms[arm].options);
+    }
     if (report->paced) {
         fputs("links are paced by a token bucket in each process, outgoing and incoming apart\n",
               out);

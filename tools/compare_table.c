@@ -12,6 +12,7 @@
 const struct compare_column_info compare_columns[COMPARE_COLUMNS] = {
     [COLUMN_VAL_LOSS] = {"val_loss", "val_loss", "validation loss", 1, "%.4f"},
     [COLUMN_DELTA] = {"delta", "delta", "minus baseline", 1, "%+.4f"},
+    [COLUMN_SE] = {"se", "se", "standard error of that", 1, "%.4f"},
     [COLUMN_SD] = {"sd", "sd", "sd over seeds", 1, "%.4f"},
     [COLUMN_RUNS] = {"runs", "n", "runs", 1, "%.0f"},
     [COLUMN_UP] = {"up_bytes", "up_MB", "up, MB a step", 1e6, "%.4g"},
@@ -19,6 +20,8 @@ const struct compare_column_info compare_columns[COMPARE_COLUMNS] = {
     [COLUMN_F32_UP] = {"f32_up", "f32/up", "f32 / up", 1, "%.2f"},
     [COLUMN_F32_DOWN] = {"f32_down", "f32/down", "f32 / down", 1, "%.2f"},
     [COLUMN_BF16] = {"bf16", "bf16/both", "bf16 / both", 1, "%.2f"},
+    [COLUMN_F32_UP_END] = {"f32_up_end", "f32/up_end", "f32 / up at the end", 1, "%.2f"},
+    [COLUMN_BF16_END] = {"bf16_end", "bf16/both_end", "bf16 / both at the end", 1, "%.2f"},
     [COLUMN_MEDIAN] = {"median_ms", "p50_ms", "median step, ms", 1, "%.2f"},
     [COLUMN_P99] = {"p99_ms", "p99_ms", "p99 step, ms", 1, "%.2f"},
     [COLUMN_FORWARD] = {"forward_ms", "fwd_ms", "forward, ms", 1, "%.2f"},
@@ -76,7 +79,7 @@ static void find_baseline(struct compare_table *table) {
     for (size_t i = 0; i < table->arm_count && !table->baseline_is_bf16; i++) {
         const struct compare_arm *arm = &table->arms[i];
         if (strcmp(arm->axis[COMPARE_PUSH], "bf16") == 0 &&
-            strcmp(arm->axis[COMPARE_PULL], "bf16") == 0) {
+            strcmp(arm->axis[COMPARE_PULL], "bf16") == 0 && arm->options[0] == '\0') {
             table->baseline = i;
             table->baseline_is_bf16 = true;
         }
@@ -116,39 +119,57 @@ static const struct compare_run *find_run(const struct compare_table *table, siz
     return NULL;
 }
 
+/* The difference to the baseline with the same seed; NaN without one. */
+static double paired_delta(const struct compare_table *table, const struct compare_run *run) {
+    const struct compare_run *other = find_run(table, table->baseline, run->seed);
+    return other == NULL ? NAN
+                         : loss_at(run, table->equal_step) - loss_at(other, table->equal_step);
+}
+
 static void fill_delta(const struct compare_table *table, size_t arm) {
     struct compare_row *row = &table->rows[arm];
-    double sum = 0;
-    size_t common = 0;
+    double sum = 0, squares = 0, common = 0;
     for (size_t i = 0; i < table->run_count; i++) {
-        const struct compare_run *run = &table->runs[i];
-        if (!run_is(run, arm)) continue;
-        const struct compare_run *other = find_run(table, table->baseline, run->seed);
-        if (other == NULL) continue;
-        sum += loss_at(run, table->equal_step) - loss_at(other, table->equal_step);
+        double delta = run_is(&table->runs[i], arm) ? paired_delta(table, &table->runs[i]) : NAN;
+        if (isnan(delta)) continue;
+        sum += delta;
         common++;
     }
-    row->value[COLUMN_DELTA] = common > 0 ? sum / (double)common
+    row->value[COLUMN_DELTA] = common > 0 ? sum / common
                                           : row->value[COLUMN_VAL_LOSS] -
                                                 table->rows[table->baseline].value[COLUMN_VAL_LOSS];
+    if (common < 2 || arm == table->baseline) return;
+    for (size_t i = 0; i < table->run_count; i++) {
+        double delta = run_is(&table->runs[i], arm) ? paired_delta(table, &table->runs[i]) : NAN;
+        if (isnan(delta)) continue;
+        double off = delta - sum / common;
+        squares += off * off;
+    }
+    row->value[COLUMN_SE] = sqrt(squares / (common - 1) / common);
 }
 
 /* Sums over the steps of an arm's runs. */
 struct sums {
-    double forward, backward, wait, codec, up, down;
-    size_t timed, all;
+    double forward, backward, wait, codec, up, down, up_end, down_end;
+    size_t timed, all, ended;
     double *times; /* [timed] */
     double values, step_tokens;
     double residual, memory; /* at the last step */
 };
 
 static void sum_run(struct sums *sums, const struct compare_run *run) {
-    size_t cut = run->trace_count / 10 < CUT_MAX ? run->trace_count / 10 : CUT_MAX;
+    size_t tenth = run->trace_count / 10;
+    size_t cut = tenth < CUT_MAX ? tenth : CUT_MAX, end = tenth > 0 ? tenth : 1;
     for (size_t i = 0; i < run->trace_count; i++) {
         const struct compare_step *step = &run->trace[i];
         sums->up += step->push_bytes;
         sums->down += step->pull_bytes;
         sums->all++;
+        if (i >= run->trace_count - end) {
+            sums->up_end += step->push_bytes;
+            sums->down_end += step->pull_bytes;
+            sums->ended++;
+        }
         if (i < cut) continue;
         sums->forward += step->forward_ms;
         sums->backward += step->backward_ms;
@@ -197,6 +218,9 @@ static void fill_steps(const struct compare_table *table, size_t arm, struct com
     row->value[COLUMN_F32_UP] = 4 * sums.values / up;
     row->value[COLUMN_F32_DOWN] = 4 * sums.values / down;
     row->value[COLUMN_BF16] = 4 * sums.values / (up + down);
+    row->value[COLUMN_F32_UP_END] = 4 * sums.values * (double)sums.ended / sums.up_end;
+    row->value[COLUMN_BF16_END] =
+        4 * sums.values * (double)sums.ended / (sums.up_end + sums.down_end);
     row->value[COLUMN_RESIDUAL] = sums.residual / (double)row->ok;
     row->value[COLUMN_MEMORY] = sums.memory / (double)row->ok;
     free(sums.times);

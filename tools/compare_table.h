@@ -11,8 +11,12 @@
  *   sd              sample standard deviation of those k losses (n - 1); none for k < 2
  *   delta           mean over the seeds that the baseline has finished, too, of the differences;
  *                   without a common seed the difference of the means
+ *   se              standard error of that mean: sample standard deviation of the differences
+ *                   / sqrt(their number); none for the baseline, and for less than 2
  *   up, down        mean bytes of a step that worker 0 pushed and pulled, headers included
  *   f32_up, f32_down   4 bytes x values / those; bf16: 2 x 2 bytes x values / (up + down)
+ *   f32_up_end, bf16_end   the same ratios of the last tenth of each run's steps (1 at least): when
+ *                   a codec's dense start is over
  *   codec_gb_s      4 bytes x values / mean time in codecs; none where it is not measured
  *   curve           at each step where all k runs were validated: mean loss, mean sum of the step
  *                   times so far (no cut), mean sum of the bytes so far, both directions
@@ -32,6 +36,7 @@
 enum compare_column {
     COLUMN_VAL_LOSS,
     COLUMN_DELTA,
+    COLUMN_SE,
     COLUMN_SD,
     COLUMN_RUNS,
     COLUMN_UP,
@@ -39,6 +44,8 @@ enum compare_column {
     COLUMN_F32_UP,
     COLUMN_F32_DOWN,
     COLUMN_BF16,
+    COLUMN_F32_UP_END,
+    COLUMN_BF16_END,
     COLUMN_MEDIAN,
     COLUMN_P99,
     COLUMN_FORWARD,

@@ -112,19 +112,18 @@ static int port_reserve(uint16_t port, uint16_t *reserved) {
     return fd;
 }
 
-/* Chooses the coordinator's address: as given, with a port of ours where that is 0; else a port of
- * 127.0.0.1. `*reserved` gets a socket that keeps the port, or -1. */
+/* Chooses the coordinator's address: as given, or a port of 127.0.0.1. `*reserved` gets a socket
+ * that keeps the port, or -1. */
 static enum status choose_address(struct launch *launch, int attempt, int *reserved) {
     const char *given = launch->config.job.listen;
-    const char *colon = strrchr(given, ':');
     uint16_t port = 0;
     *reserved = -1;
-    launch->port_chosen = !colon || strspn(colon + 1, "0") == strlen(colon + 1);
+    launch->port_chosen = given[0] == '\0';
     if (!launch->port_chosen) {
         snprintf(launch->address, sizeof launch->address, "%s", given);
         return STATUS_OK;
     }
-    if (attempt == 0 && !colon) *reserved = port_reserve(PORT_FIRST, &port);
+    if (attempt == 0) *reserved = port_reserve(PORT_FIRST, &port);
     if (*reserved < 0) *reserved = port_reserve(0, &port);
     if (*reserved < 0) {
         log_error("no free port on 127.0.0.1: %s", strerror(errno));
@@ -134,9 +133,7 @@ static enum status choose_address(struct launch *launch, int attempt, int *reser
         close(*reserved);
         *reserved = -1;
     }
-    const char *host = colon ? given : "127.0.0.1";
-    int host_bytes = colon ? (int)(colon - given) : (int)strlen(host);
-    snprintf(launch->address, sizeof launch->address, "%.*s:%u", host_bytes, host, port);
+    snprintf(launch->address, sizeof launch->address, "127.0.0.1:%u", port);
     return STATUS_OK;
 }
 

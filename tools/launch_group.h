@@ -1,14 +1,16 @@
 /* launch_group.h - the launcher's children together: their output, their ends, and how they end.
  *
  * One poll loop over all pipes and a signalfd (SIGCHLD, and SIGINT, SIGTERM, SIGHUP, which are
- * blocked meanwhile). The first child that fails is remembered. The others then have `grace_ns` to
- * end by themselves, since each of them learns of the loss and writes down what it knows; then they
- * get SIGTERM, and SIGKILL 5 s later. The same happens to servers that still run when all workers
- * are done. A worker whose exit code says that its user must mend something (MISTAKE_NS) leaves the
- * others a second only, since they may be waiting for it to join.
- * Where the job goes on without a worker, another worker's failure is told and nothing more: the
- * servers decide when the job is over, and their exit codes count.
- * A signal to the launcher goes to all children as SIGTERM; a second one kills them.
+ * blocked meanwhile). The first child that fails is remembered; one that fails within a second of
+ * it takes its place if the first had only lost its peer. The others then have `grace_ns` to end by
+ * themselves, since each of them learns of the loss and writes down what it knows; then they get
+ * SIGTERM, and SIGKILL 5 s later. The same happens to servers that still run when all workers are
+ * done. A child whose exit code says that its user must mend something leaves the others a second
+ * only, since they may be waiting for it to join.
+ * Where the job goes on without a worker, a worker's failure that is no such mistake is told and
+ * nothing more: the servers decide when the job is over, and their exit codes count.
+ * A signal to the launcher goes to all children as SIGTERM, SIGKILL follows after `grace_ns` and
+ * 5 s; a second one kills them at once.
  * Invariant: when launch_group_run() returns, no child is left.
  * One thread owns it.
  */

@@ -4,11 +4,13 @@
  * would build, the slots from the functions that configure its channels; only the layout of a
  * shard's and a worker's memory (server/shard.h, worker/exchange.h) is counted again here.
  */
+#include "base/assert.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "compression/cast.h"
 #include "compression/delta.h"
 #include "compression/push_codec.h"
+#include "kernels/optimizer_state.h"
 #include "proto/frame.h"
 #include "proto/job.h"
 #include "proto/plan.h"
@@ -71,8 +73,11 @@ static enum status find_data_vocab(const struct job *job, int64_t *vocab) {
     return STATUS_OK;
 }
 
-/* With a delta: of a worker that has the version before. */
-static size_t answer_bytes(const struct planned *planned, size_t values) {
+/* With a delta: of a worker that has the version before. With --optimizer worker:NAME: of the mean
+ * gradient, by the pushes' codec. */
+static size_t answer_bytes(const struct planned *planned, uint64_t id) {
+    size_t values = (size_t)planned->plan.blocks[id].count;
+    if (job_workers_step(planned->job)) return push_codec_usual_bytes(planned->push, id);
     bool steps = planned->delta != CODEC_F32 && delta_steps_max(planned->delta, values) > 0;
     return steps ? DELTA_HEAD + delta_step_bytes(planned->delta, values)
                  : cast_bytes(planned->pull, values);
@@ -97,24 +102,54 @@ static enum status build(struct planned *planned) {
     enum status status = plan_build(&planned->plan, tensors, count, &options);
     free(tensors);
     TRY(status);
-    TRY(push_codec_open(job, &planned->plan, 0, &planned->push));
+    TRY(push_codec_open(job, &planned->plan, 0, PUSH_CODEC_ALL, &planned->push));
     planned->pull = CODEC_BF16; // of whole blocks
     if (!delta_find(job->pull, &planned->delta) && !cast_find(job->pull, &planned->pull)) {
         return STATUS_INVALID;
     }
     for (uint64_t id = 0; id < planned->plan.block_count; id++) {
-        size_t values = (size_t)planned->plan.blocks[id].count;
         planned->push_bytes += push_codec_usual_bytes(planned->push, id) + FRAME_BYTES;
-        planned->pull_bytes += answer_bytes(planned, values) + FRAME_BYTES;
+        planned->pull_bytes += answer_bytes(planned, id) + FRAME_BYTES;
     }
     return STATUS_OK;
+}
+
+/* Of one block: --optimizer's, whoever steps it. */
+static uint64_t moments_of(const struct job *job, const struct plan_block *block) {
+    struct optimizer optimizer = {.momentum = (float)job->momentum};
+    struct optimizer_piece piece = {
+        .rows = (int64_t)block->rows, .cols = (int64_t)block->cols, .hidden = block->hidden};
+    ASSERT(optimizer_find(job_optimizer(job), &optimizer.kind));
+    ASSERT(moment_find(job->moments, &optimizer.moments));
+    return block->fragment == PLAN_FROZEN ? 0 : optimizer_state_bytes(&optimizer, &piece);
+}
+
+/* A shard's buffers of encoded answers, and with --optimizer worker:NAME what feedback holds
+ * back. */
+static uint64_t shard_answer_bytes(const struct planned *planned, uint64_t shard, uint64_t blocks,
+                                   uint64_t largest) {
+    const struct job *job = planned->job;
+    uint64_t answer = cast_bytes(planned->pull, (size_t)largest);
+    uint64_t held = 0;
+    if (job_workers_step(job)) {
+        struct push_codec *mean = NULL;
+        ASSERT(push_codec_open(job, &planned->plan, (uint32_t)job->workers, shard, &mean) ==
+               STATUS_OK); /* the worker's is open */
+        answer = 0;
+        for (uint64_t id = 0; id < planned->plan.block_count; id++) {
+            uint64_t bytes = push_codec_bound(mean, id);
+            answer = bytes > answer ? bytes : answer;
+        }
+        held = push_codec_memory(mean);
+        push_codec_close(mean);
+    }
+    return held + (blocks + SPARE_ANSWERS) * answer;
 }
 
 /* Shards are numbered through the servers: server i's are i * K .. i * K + K - 1. */
 static struct server_bytes count_server(const struct planned *planned, uint64_t server) {
     const struct job *job = planned->job;
     struct server_bytes bytes = {0};
-    uint64_t moments = strcmp(job->optimizer, "adamw") == 0 ? 2 : 1;
     uint64_t first = server * (uint64_t)job->shards;
     for (uint64_t shard = first; shard < first + (uint64_t)job->shards; shard++) {
         struct channel_config channel;
@@ -123,20 +158,19 @@ static struct server_bytes count_server(const struct planned *planned, uint64_t 
         for (uint64_t id = 0; id < planned->plan.block_count; id++) {
             const struct plan_block *block = &planned->plan.blocks[id];
             if (block->shard != shard) continue;
-            size_t values = (size_t)block->count;
             blocks++;
             bytes.weights += 4 * block->count;
+            bytes.moments += job_workers_step(job) ? 0 : moments_of(job, block);
             bytes.push += push_codec_usual_bytes(planned->push, id) + FRAME_BYTES;
-            bytes.pull += answer_bytes(planned, values) + FRAME_BYTES;
+            bytes.pull += answer_bytes(planned, id) + FRAME_BYTES;
             bytes.answers += replica_bytes(planned, block);
             largest = block->count > largest ? block->count : largest;
         }
         shard_channel_config(job, &planned->plan, shard, &channel);
         bytes.blocks += blocks;
-        bytes.answers += (blocks + SPARE_ANSWERS) * cast_bytes(planned->pull, (size_t)largest);
+        bytes.answers += shard_answer_bytes(planned, shard, blocks, largest);
         bytes.slots += (uint64_t)channel.slots * channel.slot_bytes;
     }
-    bytes.moments = moments * bytes.weights;
     bytes.sum = bytes.weights;
     return bytes;
 }
@@ -160,17 +194,21 @@ static void print_worker(const struct planned *planned) {
     struct model_options options;
     double vector = 4.0 * (double)planned->plan.value_count / MIB;
     double pushes = (double)push_codec_memory(planned->push) / MIB;
+    double moments = 0; /* of --optimizer worker:NAME */
     for (uint64_t id = 0; id < planned->plan.block_count; id++) {
         pushes += (double)push_codec_bound(planned->push, id) / MIB;
+        if (job_workers_step(planned->job)) {
+            moments += (double)moments_of(planned->job, &planned->plan.blocks[id]) / MIB;
+        }
     }
     trainer_model_options(planned->job, &options);
-    exchange_channel_config(planned->job, &planned->plan, &channel);
+    exchange_channel_config(&planned->plan, &channel);
     double slots = (double)((uint64_t)channel.slots * channel.slot_bytes) / MIB;
     double model = (double)model_bytes(&planned->shape, &options) / MIB;
-    printf("\n%-18s %8s %10s %10s %10s %10s %10s %10s\n", "MiB of each worker", "", "weights",
-           "gradient", "pushes", "slots", "model", "total");
-    printf("%-18s %8s %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n", "worker", "", vector, vector,
-           pushes, slots, model, 2 * vector + pushes + slots + model);
+    printf("\n%-18s %8s %10s %10s %10s %10s %10s %10s\n", "MiB of each worker", "moments",
+           "weights", "gradient", "pushes", "slots", "model", "total");
+    printf("%-18s %8.1f %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n", "worker", moments, vector,
+           vector, pushes, slots, model, moments + 2 * vector + pushes + slots + model);
 }
 
 /* Bits of one direction over the line's rate. */
@@ -221,12 +259,17 @@ static void print_job(const struct planned *planned) {
 static int plan_table_run(int argc, char **argv) {
     static struct job job; /* large */
     static struct options options;
+    char why[256];
     options_init(&options, job_table, job_table_count, &job);
     if (options_wants(argc, argv, "--help")) {
         options_print_help(&options, JOB_LAUNCH, usage, stdout);
         return EXIT_CODE_OK;
     }
     if (options_parse(&options, JOB_LAUNCH, argc, argv) != STATUS_OK) {
+        return EXIT_CODE_USAGE;
+    }
+    if (job_check(&job, why, sizeof why) != STATUS_OK) {
+        log_error("%s", why);
         return EXIT_CODE_USAGE;
     }
     struct planned planned = {.job = &job};

@@ -9,6 +9,9 @@
  * unchecked: the owner runs frame_decode() and frame_check_payload(), and knows the sender by the
  * frame's session. Delivery may fail only together with the peer; the simulator (loop) may also
  * lose, repeat and reorder, which the protocol above survives.
+ * CHANNEL_SENT may come only when the receiver has released the slot, since it may read the payload
+ * where the sender has it (channel_shm.h): while it holds a slot, an owner must not wait for what
+ * the sender does after that event.
  * A peer's number may be connected again, after a loss or to another address: what was in flight to
  * the old one ends with PEER_LOST.
  * One thread owns a channel; only it may call.
@@ -16,6 +19,7 @@
 #ifndef RUBATO_TRANSPORT_CHANNEL_H
 #define RUBATO_TRANSPORT_CHANNEL_H
 
+#include "base/memory.h"
 #include "base/status.h"
 #include "proto/frame.h"
 
@@ -50,12 +54,15 @@ struct channel_config {
     uint32_t slots;     /* messages held at once */
     size_t slot_bytes;  /* largest payload that is taken; a longer one is dropped and counted */
     uint32_t sends_max; /* sends in flight; then AGAIN */
+    /* Sends in flight to one peer; then AGAIN may come. 0: as many as there may be at all. */
+    uint32_t peer_sends_max;
 };
 
 struct channel_stats {
     uint64_t sent_bytes, received_bytes; /* headers included */
     uint64_t sent_frames, received_frames;
-    uint64_t refused; /* too long for a slot */
+    uint64_t refused;      /* too long for a slot */
+    uint32_t shared_peers; /* connected now by memory that they share with us */
 };
 
 struct channel_ops {
@@ -70,6 +77,11 @@ struct channel_ops {
     /* Peer `peer` is at `address`. PEER_LOST or INVALID, logged. */
     enum status (*connect)(struct channel *channel, uint32_t peer, const uint8_t *address,
                            size_t bytes);
+
+    /* `bytes` (>= 1) of zeroed memory -> *memory, aligned to MEMORY_ALIGN, of which payloads travel
+     * best; it lives as long as the channel. UNSUPPORTED, as without this function: all memory is
+     * the same to it; MEMORY, logged. See channel_memory(). */
+    enum status (*memory)(struct channel *channel, size_t bytes, uint8_t **memory);
 
     /* header [FRAME_BYTES] is copied; payload [payload_bytes] stays the channel's until its
      * CHANNEL_SENT. AGAIN: too many in flight. PEER_LOST: the peer is gone, or was never connected.
@@ -98,5 +110,11 @@ struct channel_ops {
 struct channel {
     const struct channel_ops *ops;
 };
+
+/* Memory for payloads, as ops->memory says; where the channel has none of its own, it is taken into
+ * `own`, which the caller frees by arena_free() (harmless on one that was not needed). A few times
+ * a channel at most. MEMORY, logged. */
+enum status channel_memory(struct channel *channel, size_t bytes, struct arena *own,
+                           uint8_t **memory) WARN_UNUSED;
 
 #endif

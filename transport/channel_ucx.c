@@ -30,6 +30,7 @@
 struct ucx_peer {
     struct ucx *ucx;
     ucp_ep_h endpoint; /* NULL: never connected, or closed after an error */
+    bool connected;    /* a send has ended well */
     bool lost;         /* no send until it is connected again */
     bool lost_queued;  /* its PEER_LOST event waits in the queue */
 };
@@ -69,6 +70,9 @@ struct ucx {
     int wait_fd;
     bool sweep;         /* a lost peer's endpoint is to be closed */
     bool closing;       /* what still comes in is dropped */
+    bool abandoned;     /* an endpoint is left to the process's end */
+    bool verbs;         /* some transport needs an RDMA device */
+    char lanes[128];    /* by which the last peer was connected */
     uint32_t under_way; /* requests of ours whose callback has not come */
 
     struct ucx_peer *peers;
@@ -128,8 +132,16 @@ static void closed_callback(void *request, ucs_status_t code, void *user) {
     ucp_request_free(request);
 }
 
-/* Forced: what is in flight completes with an error, nothing is waited for. */
-static void close_endpoint(struct ucx *ucx, ucp_ep_h endpoint) {
+/* Forced: what is in flight completes with an error, nothing is waited for. Over verbs, UCX 1.13
+ * aborts when that happens to an endpoint that is still being connected: it is left alone. */
+static void close_endpoint(struct ucx *ucx, struct ucx_peer *peer) {
+    ucp_ep_h endpoint = peer->endpoint;
+    if (!endpoint) return;
+    peer->endpoint = NULL;
+    if (ucx->verbs && !peer->connected) {
+        ucx->abandoned = true;
+        return;
+    }
     const ucp_request_param_t param = {
         .op_attr_mask =
             UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
@@ -154,6 +166,16 @@ static void error_callback(void *user, ucp_ep_h endpoint, ucs_status_t code) {
     event->status = STATUS_PEER_LOST;
 }
 
+/* By what a peer's frames go is worth knowing where there is a choice. */
+static void tell_lanes(struct ucx *ucx, uint32_t number, ucp_ep_h endpoint) {
+    char lanes[sizeof ucx->lanes];
+    if (!ucx->verbs) return;
+    ucx_setup_lanes(endpoint, lanes, sizeof lanes);
+    if (strcmp(lanes, ucx->lanes) == 0) return;
+    memcpy(ucx->lanes, lanes, sizeof lanes);
+    log_info("ucx: peer %u and those after it by %s", number, lanes);
+}
+
 static enum status ucx_address(struct channel *channel, uint8_t *address, size_t *bytes) {
     return ucx_setup_wrap(((const struct ucx *)channel)->worker, address, bytes);
 }
@@ -165,8 +187,8 @@ static enum status ucx_connect(struct channel *channel, uint32_t number, const u
     const ucp_address_t *unwrapped;
     TRY(ucx_setup_unwrap(number, address, bytes, &unwrapped));
     struct ucx_peer *peer = &ucx->peers[number];
-    if (peer->endpoint) close_endpoint(ucx, peer->endpoint);
-    peer->endpoint = NULL;
+    close_endpoint(ucx, peer);
+    peer->connected = false;
     peer->lost = false;
     const ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
@@ -183,6 +205,7 @@ static enum status ucx_connect(struct channel *channel, uint32_t number, const u
         return ucx_status(code) == STATUS_INVALID ? STATUS_INVALID : STATUS_PEER_LOST;
     }
     peer->endpoint = endpoint;
+    tell_lanes(ucx, number, endpoint);
     return STATUS_OK;
 }
 
@@ -196,6 +219,7 @@ static void queue_sent(struct ucx_send *send, ucs_status_t code) {
     event->status = code == UCS_OK ? STATUS_OK : STATUS_PEER_LOST;
     event->slot = (uint32_t)(send - ucx->sends); /* the table's entry is free when it is told */
     if (code != UCS_OK) return;
+    ucx->peers[send->peer].connected = true;
     ucx->stats.sent_frames++;
     ucx->stats.sent_bytes += FRAME_BYTES + send->payload_bytes;
 }
@@ -379,9 +403,7 @@ static void sweep_endpoints(struct ucx *ucx) {
     ucx->sweep = false;
     for (uint32_t i = 0; i < ucx->config.peers_max; i++) {
         struct ucx_peer *peer = &ucx->peers[i];
-        if (!peer->lost || !peer->endpoint) continue;
-        close_endpoint(ucx, peer->endpoint);
-        peer->endpoint = NULL;
+        if (peer->lost) close_endpoint(ucx, peer);
     }
 }
 
@@ -421,8 +443,10 @@ static void ucx_stats(const struct channel *channel, struct channel_stats *stats
 /* ---- opening and closing ---- */
 
 /* UCX aborts when a worker is destroyed with requests under way. They all end when their endpoints
- * are closed; should one not, the memory that it refers to is left to the process's end. */
+ * are closed; should one not, or should an endpoint be left open, the memory that they refer to is
+ * left to the process's end. */
 static void ucx_free(struct ucx *ucx) {
+    if (ucx->abandoned) return;
     if (ucx->under_way > 0) {
         log_warn("ucx: %u requests did not end; their channel is not freed", ucx->under_way);
         return;
@@ -445,8 +469,7 @@ static void ucx_close(struct channel *channel) {
         ucx->slots[i].held = NULL;
     }
     for (uint32_t i = 0; i < ucx->config.peers_max; i++) {
-        if (ucx->peers[i].endpoint) close_endpoint(ucx, ucx->peers[i].endpoint);
-        ucx->peers[i].endpoint = NULL;
+        close_endpoint(ucx, &ucx->peers[i]);
     }
     int64_t deadline_ns = clock_now_ns() + CLOSE_DEADLINE_NS;
     while (ucx->under_way > 0 && clock_now_ns() < deadline_ns) {
@@ -535,7 +558,7 @@ static enum status take_memory(struct ucx *ucx) {
 }
 
 enum status channel_ucx_open(struct channel **channel, const struct channel_config *config,
-                             const char *net_devices) {
+                             const char *net_devices, const char *tls) {
     ASSERT(config->peers_max > 0 && config->slots > 0 && config->sends_max > 0);
     struct ucx *ucx = calloc(1, sizeof *ucx);
     if (!ucx) {
@@ -544,9 +567,10 @@ enum status channel_ucx_open(struct channel **channel, const struct channel_conf
     }
     ucx->base.ops = &ucx_ops;
     ucx->config = *config;
+    ucx->verbs = channel_ucx_is_verbs(channel_ucx_tls(net_devices, tls));
     enum status status = take_memory(ucx);
     if (status != STATUS_OK) log_error("ucx: no memory for %u slots", config->slots);
-    if (status == STATUS_OK) status = ucx_setup_context(net_devices, &ucx->context);
+    if (status == STATUS_OK) status = ucx_setup_context(net_devices, tls, &ucx->context);
     if (status == STATUS_OK) status = open_worker(ucx);
     if (status != STATUS_OK) {
         ucx_free(ucx);

@@ -18,15 +18,30 @@
 #include "transport/channel.h"
 
 /* net_devices: UCX's names, comma-separated: an interface ("lo", "eth0") is driven by TCP, a name
- * with a port ("mlx5_0:1") by verbs; "" means all interfaces. DEVICE or MEMORY, logged. */
+ * with a port ("mlx5_0:1") by verbs; "" means all interfaces. tls: UCX's names of transports;
+ * "": as channel_ucx_tls says. DEVICE or MEMORY, logged. */
 enum status channel_ucx_open(struct channel **channel, const struct channel_config *config,
-                             const char *net_devices) WARN_UNUSED;
+                             const char *net_devices, const char *tls) WARN_UNUSED;
 
 /* Once a process, before its threads start and before the first open: UCX's signal handlers off,
- * its log silent, its TCP segments sized (by setenv). */
+ * its log silent. */
 void channel_ucx_setup(void);
+
+/* The transports that are used: tls, or, where it is "", what drives the net devices: tcp, ib, or
+ * both. Pure. */
+const char *channel_ucx_tls(const char *net_devices, const char *tls);
+
+/* Do some of these transports need an RDMA device? Pure. */
+bool channel_ucx_is_verbs(const char *tls);
+
+/* UCX's version, as text. */
+const char *channel_ucx_version(void);
 
 /* The interface that has this numeric IP address -> name; "" when none has. */
 void channel_ucx_device_of(const char *ip, char *name, size_t bytes);
+
+/* The RDMA device and port behind a network interface, such as "mlx5_0:1" -> name; "" when none
+ * is. */
+void channel_ucx_rdma_of(const char *interface, char *name, size_t bytes);
 
 #endif

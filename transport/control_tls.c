@@ -302,6 +302,15 @@ enum status control_tls_write(struct control_tls *tls, const uint8_t *bytes, siz
     return status;
 }
 
+enum status control_tls_export(struct control_tls *tls, const char *label, uint8_t *bytes,
+                               size_t count) {
+    if (SSL_export_keying_material(tls->ssl, bytes, count, label, strlen(label), NULL, 0, 0) == 1) {
+        return STATUS_OK;
+    }
+    ERR_clear_error();
+    return STATUS_MEMORY;
+}
+
 void control_tls_finish(struct control_tls *tls) {
     ERR_clear_error();
     (void)SSL_shutdown(tls->ssl);

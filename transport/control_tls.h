@@ -1,9 +1,10 @@
 /* control_tls.h - TLS 1.3 with an external pre-shared key on a non-blocking socket, by OpenSSL.
  *
- * For control_connection.c alone; the one place that knows OpenSSL. Both sides know the 32 bytes
- * of the key under the identity "rubato"; there are no certificates, no tickets, no resumption and
- * no early data, so a recorded stream is worth nothing (RFC 8446, sections 2.2 and 4.2.11). A
- * handshake that ended without the key is refused even if TLS itself is content with it.
+ * For control_connection.c, and for the handshake of tls_greet.c. Both sides know the 32 bytes of
+ * the key under the identity "rubato"; there are no certificates, no tickets, no resumption and no
+ * early data, so a recorded stream is worth nothing (RFC 8446, sections 2.2 and 4.2.11). A
+ * handshake that ended without the key is refused even if TLS itself is content with it. What is
+ * read is taken from the socket record by record, never beyond (OpenSSL's read_ahead is off).
  * The socket is read and written by a BIO of our own: it raises no SIGPIPE, stops at the first byte
  * of a peer that does not speak TLS without taking it, and gives a peer that has not shown the key
  * 16 KiB at most.
@@ -43,6 +44,11 @@ enum status control_tls_read(struct control_tls *tls, uint8_t *bytes, size_t cap
  * with the same bytes. PEER_LOST, CORRUPT. */
 enum status control_tls_write(struct control_tls *tls, const uint8_t *bytes, size_t capacity,
                               size_t *count, char *why, size_t why_bytes) WARN_UNUSED;
+
+/* Keying material of this connection (RFC 8446, section 7.5) -> bytes [count], the same on both
+ * sides, once the handshake is done. MEMORY. */
+enum status control_tls_export(struct control_tls *tls, const char *label, uint8_t *bytes,
+                               size_t count) WARN_UNUSED;
 
 /* Tells the peer that nothing more will come. */
 void control_tls_finish(struct control_tls *tls);

@@ -1,10 +1,22 @@
 #include "transport/endpoint.h"
 
 #include "base/log.h"
+#include "transport/channel_shm.h"
 #include "transport/channel_ucx.h"
+#include "transport/either.h"
+#include "transport/limits.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* Beside its connections: UCX's own sockets and event queues of a channel, and whatever else a
+ * process has open. */
+#define CHANNEL_FILES 16
+#define PROCESS_FILES 64
+
+/* Buffers that UCX itself locks for a channel over RDMA: some 4096 receives of 8 KiB, and as much
+ * for the rest. */
+#define CHANNEL_LOCKED_BYTES ((uint64_t)64 << 20)
 
 enum status endpoint_init(struct endpoint *endpoint, const struct job *job) {
     bool listens = job->listen[0] != '\0';
@@ -31,6 +43,15 @@ enum status endpoint_init(struct endpoint *endpoint, const struct job *job) {
         log_error("port 0 is no address that others could join: give a number from 1 to 65535");
         return STATUS_INVALID;
     }
+    bool any = strcmp(job->channel, "auto") == 0;
+    endpoint->uses_shm = any || strcmp(job->channel, "shm") == 0;
+    endpoint->uses_ucx = any || strcmp(job->channel, "ucx") == 0;
+    endpoint->uses_tls = strcmp(job->channel, "tls") == 0;
+    if (!endpoint->uses_ucx && (job->net_devices[0] != '\0' || job->tls[0] != '\0')) {
+        log_error("--channel %s uses no %s: leave out --net-devices and --tls", job->channel,
+                  endpoint->uses_tls ? "UCX" : "network");
+        return STATUS_INVALID;
+    }
     endpoint->has_key = job->key_file[0] != '\0';
     if (endpoint->has_key) {
         TRY(control_tcp_read_key(job->key_file, endpoint->key));
@@ -52,28 +73,136 @@ enum status endpoint_open_control(const struct endpoint *endpoint, struct contro
     return control_tcp_open(control, endpoint->has_key ? endpoint->key : NULL);
 }
 
-enum status endpoint_choose_device(struct endpoint *endpoint, const struct job *job,
-                                   const char *local_ip) {
-    endpoint->devices_given = job->net_devices[0] != '\0';
-    if (endpoint->devices_given) {
-        (void)snprintf(endpoint->net_devices, sizeof endpoint->net_devices, "%s", job->net_devices);
-        return STATUS_OK;
-    }
-    channel_ucx_device_of(local_ip, endpoint->net_devices, sizeof endpoint->net_devices);
-    if (endpoint->net_devices[0] == '\0') {
+/* By the route to the coordinator -> devices [OPTION_TEXT_MAX]. */
+static enum status find_devices(const char *tls, const char *local_ip, char *devices) {
+    char interface[OPTION_TEXT_MAX / 2], rdma[OPTION_TEXT_MAX / 4];
+    channel_ucx_device_of(local_ip, interface, sizeof interface);
+    if (interface[0] == '\0') {
         log_error("no network interface has %s: name one with --net-devices", local_ip);
         return STATUS_INVALID;
+    }
+    (void)snprintf(devices, OPTION_TEXT_MAX, "%s", interface);
+    if (!channel_ucx_is_verbs(tls)) {
+        return STATUS_OK;
+    }
+    channel_ucx_rdma_of(interface, rdma, sizeof rdma);
+    if (rdma[0] == '\0') {
+        log_error("--tls %s: no RDMA device belongs to interface %s: name one with --net-devices, "
+                  "such as mlx5_0:1, or use --tls tcp",
+                  tls, interface);
+        return STATUS_INVALID;
+    }
+    bool tcp_too = strstr(tls, "tcp") != NULL;
+    (void)snprintf(devices, OPTION_TEXT_MAX, "%s%s%s", rdma, tcp_too ? "," : "",
+                   tcp_too ? interface : "");
+    return STATUS_OK;
+}
+
+/* --wire, which is agreed on in the job, and --channel and --key-file, which are not. */
+static enum status choose_wire(struct endpoint *endpoint, const struct job *job) {
+    bool given = channel_tls_wire(job->wire, &endpoint->wire) == STATUS_OK;
+    if (!given) endpoint->wire = endpoint->has_key ? TLS_WIRE_ENCRYPT : TLS_WIRE_PLAIN;
+    if (!given || endpoint->wire == TLS_WIRE_PLAIN) return STATUS_OK;
+    if (!endpoint->uses_tls) {
+        log_error("--wire %s needs --channel tls: UCX and shared memory are plain", job->wire);
+        return STATUS_INVALID;
+    }
+    if (!endpoint->has_key) {
+        log_error("--wire %s needs a key: make one with `rubato keygen FILE` and give --key-file "
+                  "FILE to every process",
+                  job->wire);
+        return STATUS_DENIED;
     }
     return STATUS_OK;
 }
 
-enum status endpoint_open_channel(void *context, const struct channel_config *config,
-                                  struct channel **channel) {
-    const struct endpoint *endpoint = context;
-    enum status status = channel_ucx_open(channel, config, endpoint->net_devices);
+enum status endpoint_choose_device(struct endpoint *endpoint, const struct job *job,
+                                   const char *local_ip) {
+    char *devices = endpoint->net_devices;
+    endpoint->channels = (uint64_t)job->shards; /* a worker has one, and that option's default */
+    endpoint->control_connections = (uint64_t)(job->servers + job->workers);
+    endpoint->devices_given = job->net_devices[0] != '\0';
+    endpoint->lease_ns = job_lease_ns(job);
+    (void)snprintf(endpoint->local_ip, sizeof endpoint->local_ip, "%s", local_ip);
+    TRY(choose_wire(endpoint, job));
+    if (endpoint->uses_tls) {
+        static const char *const wires[] = {
+            [TLS_WIRE_PLAIN] = "in the clear",
+            [TLS_WIRE_AUTH] = "authenticated (AES-256-GMAC)",
+            [TLS_WIRE_ENCRYPT] = "encrypted (AES-256-GCM)"};
+        log_info("gradients and weights by TCP of %s, %s", local_ip, wires[endpoint->wire]);
+    }
+    if (!endpoint->uses_ucx) {
+        return STATUS_OK;
+    }
+    if (endpoint->devices_given) {
+        (void)snprintf(devices, sizeof endpoint->net_devices, "%s", job->net_devices);
+    } else {
+        TRY(find_devices(job->tls, local_ip, devices));
+    }
+    (void)snprintf(endpoint->tls, sizeof endpoint->tls, "%s", channel_ucx_tls(devices, job->tls));
+    log_info("gradients and weights by %s of %s, UCX %s%s", endpoint->tls, devices,
+             channel_ucx_version(),
+             endpoint->uses_shm ? "; between processes of one host by shared memory" : "");
+    if (job->tls[0] == '\0' && !endpoint->devices_given) {
+        char rdma[64];
+        channel_ucx_rdma_of(devices, rdma, sizeof rdma);
+        if (rdma[0] != '\0') log_info("RDMA device %s is not used: --tls rc would", rdma);
+    }
+    return STATUS_OK;
+}
+
+/* What the process's channels take in all, each as large as this one. */
+static enum status check_limits(const struct endpoint *endpoint,
+                                const struct channel_config *config) {
+    uint64_t files = 2 * (uint64_t)config->peers_max + CHANNEL_FILES;
+    if (endpoint->uses_tls) {
+        uint64_t both_ways = 2 * (uint64_t)config->peers_max * TLS_CHANNEL_LANES;
+        files = both_ways + TLS_CHANNEL_PENDING + CHANNEL_FILES;
+    }
+    TRY(limits_files(endpoint->channels * files + endpoint->control_connections + PROCESS_FILES));
+    if (!channel_ucx_is_verbs(endpoint->tls)) {
+        return STATUS_OK;
+    }
+    /* What is sent lies in as much memory again as what is received. */
+    uint64_t buffers = 2 * (uint64_t)config->slots * config->slot_bytes;
+    return limits_locked(endpoint->channels * (buffers + CHANNEL_LOCKED_BYTES));
+}
+
+static enum status open_ucx(const struct endpoint *endpoint, const struct channel_config *config,
+                            struct channel **channel) {
+    enum status status = channel_ucx_open(channel, config, endpoint->net_devices, endpoint->tls);
     if (status == STATUS_DEVICE && endpoint->devices_given) {
-        log_error("--net-devices %s: UCX cannot use it", endpoint->net_devices);
+        log_error("--net-devices %s: UCX cannot use it by %s (--tls)", endpoint->net_devices,
+                  endpoint->tls);
         return STATUS_INVALID;
     }
     return status;
+}
+
+enum status endpoint_open_channel(const struct endpoint *endpoint, struct paced_link *link,
+                                  const struct channel_config *config, struct channel **channel) {
+    struct channel *shm = NULL;
+    struct channel *ucx = NULL;
+    TRY(check_limits(endpoint, config));
+    if (endpoint->uses_tls) {
+        const struct channel_tls_config tls = {.ip = endpoint->local_ip,
+                                               .key = endpoint->has_key ? endpoint->key : NULL,
+                                               .wire = endpoint->wire,
+                                               .lease_ns = endpoint->lease_ns};
+        TRY(channel_tls_open(channel, config, &tls));
+        return paced_wrap(link, config, channel);
+    }
+    if (endpoint->uses_shm) {
+        TRY(channel_shm_open(&shm, config));
+    }
+    enum status status = endpoint->uses_ucx ? open_ucx(endpoint, config, &ucx) : STATUS_OK;
+    if (status != STATUS_OK) {
+        if (shm != NULL) shm->ops->close(shm);
+        return status;
+    }
+    TRY(either_open(shm, ucx, config, channel));
+    struct channel_config both = *config;
+    both.slots *= 2; // each kind has its own
+    return paced_wrap(link, &both, channel);
 }

@@ -397,6 +397,7 @@ void member_leave(struct member *member, const char *reason, int exit_code) {
     copy_text(member->reason, sizeof(member->reason), reason, true);
     leave.reason = member->reason;
     leave.exit_code = (uint32_t)exit_code;
+    leave.tokens = member->tokens;
     message.body_case = RUBATO__MESSAGE__BODY_LEAVE;
     message.leave = &leave;
     // Nobody to tell: then there is nobody who waits for it either.

@@ -132,6 +132,11 @@ static enum status paced_connect(struct channel *channel, uint32_t peer, const u
     return status;
 }
 
+static enum status paced_memory(struct channel *channel, size_t bytes, uint8_t **memory) {
+    struct channel *inner = ((struct paced *)channel)->inner;
+    return inner->ops->memory ? inner->ops->memory(inner, bytes, memory) : STATUS_UNSUPPORTED;
+}
+
 static enum status paced_send(struct channel *channel, uint32_t peer, const uint8_t *header,
                               const uint8_t *payload, size_t payload_bytes, uint64_t cookie) {
     struct paced *paced = (struct paced *)channel;
@@ -311,6 +316,7 @@ enum status paced_wrap(struct paced_link *link, const struct channel_config *con
                                       .lossy = (*channel)->ops->lossy,
                                       .address = paced_address,
                                       .connect = paced_connect,
+                                      .memory = paced_memory,
                                       .send = paced_send,
                                       .poll = paced_poll,
                                       .release = paced_release,

@@ -46,8 +46,8 @@ enum status paced_parse(const char *text, uint64_t *bytes_a_second) WARN_UNUSED;
 enum status paced_link_init(struct paced_link *link, const char *text) WARN_UNUSED;
 
 /* Wraps `*channel`, which was opened with `config`, and puts the wrapper in its place; closing it
- * closes both. With a link of rate 0 nothing is changed. `link` must outlive the channel. MEMORY or
- * IO, logged: `*channel` is closed, and NULL. */
+ * closes both. With a link of rate 0 nothing is changed. `link` must outlive the channel. IO,
+ * logged: `*channel` is closed, and NULL. */
 enum status paced_wrap(struct paced_link *link, const struct channel_config *config,
                        struct channel **channel) WARN_UNUSED;
 

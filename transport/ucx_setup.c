@@ -5,7 +5,9 @@
 #include "transport/channel.h"
 #include "transport/channel_ucx.h"
 
+#include <glob.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -79,7 +81,55 @@ enum status ucx_setup_unwrap(uint32_t peer, const uint8_t *address, size_t bytes
     return STATUS_OK;
 }
 
-enum status ucx_setup_context(const char *net_devices, ucp_context_h *context) {
+/* UCX prints what it does not let one ask: lines such as
+ * "#   lane[0]:  1:rc_verbs/rxe0:1.0 md[0]  -> ...". */
+void ucx_setup_lanes(ucp_ep_h endpoint, char *lanes, size_t bytes) {
+    char *text = NULL;
+    size_t text_bytes = 0, used = 0;
+    lanes[0] = 0;
+    FILE *stream = open_memstream(&text, &text_bytes);
+    if (!stream) return;
+    ucp_ep_print_info(endpoint, stream);
+    if (fclose(stream) == 0) {
+        for (const char *lane = strstr(text, "lane["); lane; lane = strstr(lane + 1, "lane[")) {
+            char name[64];
+            if (sscanf(lane, "lane[%*d]: %*d:%63[^ .]", name) != 1 || strstr(lanes, name)) continue;
+            int length = snprintf(lanes + used, bytes - used, "%s%s", used ? ", " : "", name);
+            if (length < 0 || (size_t)length >= bytes - used) break;
+            used += (size_t)length;
+        }
+    }
+    free(text);
+}
+
+const char *channel_ucx_tls(const char *net_devices, const char *tls) {
+    if (*tls) return tls;
+    bool verbs = false, interfaces = *net_devices == 0;
+    for (const char *name = net_devices; *name;) {
+        size_t length = strcspn(name, ",");
+        bool port = memchr(name, ':', length) != NULL;
+        verbs = verbs || port;
+        interfaces = interfaces || !port;
+        name += length + (name[length] == ',');
+    }
+    return !verbs ? "tcp" : interfaces ? "ib,tcp" : "ib";
+}
+
+/* Is one of the names in the list `name`, or does it begin with `prefix`? */
+static bool list_has(const char *list, const char *prefix) {
+    for (const char *name = list; *name;) {
+        if (strncmp(name, prefix, strlen(prefix)) == 0) return true;
+        name += strcspn(name, ",");
+        name += *name == ',';
+    }
+    return false;
+}
+
+bool channel_ucx_is_verbs(const char *tls) {
+    return list_has(tls, "ib") || list_has(tls, "rc") || list_has(tls, "dc") || list_has(tls, "ud");
+}
+
+enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_context_h *context) {
     ucp_config_t *config = NULL;
     ucs_status_t code = ucp_config_read(NULL, NULL, &config);
     if (code != UCS_OK) {
@@ -90,10 +140,10 @@ enum status ucx_setup_context(const char *net_devices, ucp_context_h *context) {
      * out: it does not work with the peer error mode. Over TCP, UCX 1.13 must not send from the
      * owner's memory: when the peer dies it frees the request while the socket still refers to it,
      * and aborts ("comp->count > 0"). */
-    bool verbs = strchr(net_devices, ':') != NULL;
+    tls = channel_ucx_tls(net_devices, tls);
     const char *const settings[][2] = {
-        {"TLS", verbs ? "ib,tcp" : "tcp"},
-        {"ZCOPY_THRESH", verbs ? "auto" : "inf"},
+        {"TLS", tls},
+        {"ZCOPY_THRESH", list_has(tls, "tcp") ? "inf" : "auto"},
         {"NET_DEVICES", *net_devices ? net_devices : "all"},
         {"PROTO_ENABLE", "n"},
         {"ADDRESS_VERSION", "v1"},
@@ -102,6 +152,18 @@ enum status ucx_setup_context(const char *net_devices, ucp_context_h *context) {
         {"RNDV_SCHEME", "auto"},
         {"UNIFIED_MODE", "n"},
         {"KEEPALIVE_INTERVAL", "20s"},
+        /* Settings of transports: UCX 1.13 knows them by the name without the transport, later
+         * releases by the whole name; what is not known is passed over. A process aborts on a
+         * segment longer than it receives, so all must agree; 32 KiB a write(2) is a quarter
+         * faster than UCX's own 8 KiB. */
+        {"TX_SEG_SIZE", "32k"},
+        {"TCP_TX_SEG_SIZE", "32k"},
+        {"RX_SEG_SIZE", "64k"},
+        {"TCP_RX_SEG_SIZE", "64k"},
+        /* RoCE: UCX tells IPv4 packets from IPv6 ones by a field that only mlx5 fills that way,
+         * and drops all others in silence: rc, which is wired up over ud, would never connect. */
+        {"UD_ETH_DGID_CHECK", "n"},
+        {"UD_VERBS_ETH_DGID_CHECK", "n"},
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         code = ucp_config_modify(config, settings[i][0], settings[i][1]);
@@ -118,7 +180,8 @@ enum status ucx_setup_context(const char *net_devices, ucp_context_h *context) {
     ucp_config_release(config);
     if (code != UCS_OK) {
         *context = NULL;
-        log_error("ucx: cannot use net devices \"%s\": %s", net_devices, ucs_status_string(code));
+        log_error("ucx: cannot use net devices \"%s\" by %s: %s", net_devices, tls,
+                  ucs_status_string(code));
         return code == UCS_ERR_NO_MEMORY ? STATUS_MEMORY : STATUS_DEVICE;
     }
     return STATUS_OK;
@@ -134,11 +197,6 @@ void channel_ucx_setup(void) {
         ucs_status_t code = ucs_global_opts_set_value(settings[i][0], settings[i][1]);
         if (code != UCS_OK) log_warn("ucx: cannot set %s", settings[i][0]);
     }
-    /* Transport settings have no call in UCX 1.13, only variables, read when a channel is opened. A
-     * process aborts on a segment longer than it receives, so all must agree; 32 KiB a write(2) is
-     * a quarter faster than UCX's own 8 KiB. */
-    setenv("UCX_TCP_TX_SEG_SIZE", "32k", 1);
-    setenv("UCX_TCP_RX_SEG_SIZE", "64k", 1);
     /* Its library constructor took these before main(); the settings above are too late. */
     static const int signals[] = {SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV};
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
@@ -166,4 +224,30 @@ void channel_ucx_device_of(const char *ip, char *name, size_t bytes) {
         break;
     }
     freeifaddrs(list);
+}
+
+void channel_ucx_rdma_of(const char *interface, char *name, size_t bytes) {
+    static const char pattern[] = "/sys/class/infiniband/*/ports/*/gid_attrs/ndevs/*";
+    glob_t found;
+    name[0] = 0;
+    if (glob(pattern, 0, NULL, &found) == 0) {
+        for (size_t i = 0; i < found.gl_pathc && name[0] == 0; i++) {
+            char device[64], port[16], line[IF_NAMESIZE + 2] = "";
+            FILE *file = fopen(found.gl_pathv[i], "r");
+            if (!file) continue;
+            bool named = fgets(line, sizeof line, file) != NULL; /* an unused entry has no text */
+            (void)fclose(file);
+            line[strcspn(line, "\n")] = 0;
+            if (!named || strcmp(line, interface) != 0) continue;
+            if (sscanf(found.gl_pathv[i], "/sys/class/infiniband/%63[^/]/ports/%15[^/]", device,
+                       port) == 2) {
+                (void)snprintf(name, bytes, "%s:%s", device, port);
+            }
+        }
+    }
+    globfree(&found);
+}
+
+const char *channel_ucx_version(void) {
+    return ucp_get_version_string();
 }

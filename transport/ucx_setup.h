@@ -13,8 +13,13 @@
 #include <stdint.h>
 #include <ucp/api/ucp.h>
 
-/* A context for these net devices (channel_ucx.h). DEVICE or MEMORY, logged. */
-enum status ucx_setup_context(const char *net_devices, ucp_context_h *context) WARN_UNUSED;
+/* A context for these net devices and transports (channel_ucx.h). DEVICE or MEMORY, logged. */
+enum status ucx_setup_context(const char *net_devices, const char *tls,
+                              ucp_context_h *context) WARN_UNUSED;
+
+/* The transports and devices that carry an endpoint's frames, such as "rc_verbs/rxe0:1" ->
+ * lanes [bytes]; "" when UCX does not say. Allocates. */
+void ucx_setup_lanes(ucp_ep_h endpoint, char *lanes, size_t bytes);
 
 /* The worker's wrapped address -> address [*bytes], capacity CHANNEL_ADDRESS_MAX. DEVICE,
  * logged. */

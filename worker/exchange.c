@@ -18,14 +18,13 @@ enum { EVENTS_A_POLL = 64 };
 #define COOKIE_COMMIT  UINT64_MAX
 #define COOKIE_WEIGHTS (UINT64_C(1) << 63)
 
-void exchange_channel_config(const struct job *job, const struct plan *plan,
-                             struct channel_config *config) {
-    (void)job; // whatever --pull says, the last pull is in f32
+void exchange_channel_config(const struct plan *plan, struct channel_config *config) {
     uint64_t blocks = plan->block_count;
     *config = (struct channel_config){
         .peers_max = (uint32_t)plan->shard_count,
         .slots = (uint32_t)(blocks < 64 ? blocks + 16 : 80),
-        .slot_bytes = (size_t)plan->largest_block * sizeof(float),
+        /* Weights of any --pull, the last ones in f32, or a mean by --push's codec. */
+        .slot_bytes = decoder_payload_max((size_t)plan->largest_block),
         .sends_max = (uint32_t)(2 * blocks + plan->shard_count + 16),
     };
 }
@@ -35,7 +34,8 @@ enum status exchange_init(struct exchange *exchange, const struct exchange_confi
     uint8_t codec;
     *exchange = (struct exchange){
         .config = *config, .follows = delta_find(config->job->pull, &codec), .lost_shard = -1};
-    TRY(push_codec_open(config->job, plan, config->rank, &exchange->push));
+    exchange->steps = job_workers_step(config->job);
+    TRY(push_codec_open(config->job, plan, config->rank, PUSH_CODEC_ALL, &exchange->push));
     exchange->counters.codec_bytes = push_codec_memory(exchange->push);
     /* Where frames cannot be lost, a late answer is a slow peer's; repeating whole pushes would
      * only load the link. The rare repetition is for a frame that was found damaged. */
@@ -43,13 +43,20 @@ enum status exchange_init(struct exchange *exchange, const struct exchange_confi
     exchange->resend_ns = config->channel->ops->lossy ? lease_ns / 2 : 12 * lease_ns;
     size_t bytes = arena_need((size_t)plan->block_count * sizeof(struct exchange_block)) +
                    2 * arena_need((size_t)plan->shard_count * sizeof(bool));
+    size_t wire_bytes = 0;
     for (uint64_t id = 0; id < plan->block_count; id++) {
-        bytes += arena_need(push_codec_bound(exchange->push, id));
+        wire_bytes += arena_need(push_codec_bound(exchange->push, id));
     }
+    uint8_t *wire = NULL;
     enum status status = arena_init(&exchange->arena, bytes);
+    if (status == STATUS_OK) {
+        status = channel_memory(config->channel, wire_bytes, &exchange->wires, &wire);
+    }
+    if (status == STATUS_OK && exchange->steps) {
+        status = stepper_init(&exchange->stepper, config->job, plan, exchange->push);
+    }
     if (status != STATUS_OK) {
-        push_codec_close(exchange->push);
-        exchange->push = NULL;
+        exchange_free(exchange);
         return status;
     }
     exchange->blocks =
@@ -58,15 +65,17 @@ enum status exchange_init(struct exchange *exchange, const struct exchange_confi
     exchange->commit_shards =
         arena_take(&exchange->arena, (size_t)plan->shard_count * sizeof(bool));
     for (uint64_t id = 0; id < plan->block_count; id++) {
-        exchange->blocks[id].wire =
-            arena_take(&exchange->arena, push_codec_bound(exchange->push, id));
+        exchange->blocks[id].wire = wire;
+        wire += arena_need(push_codec_bound(exchange->push, id));
     }
     return STATUS_OK;
 }
 
 void exchange_free(struct exchange *exchange) {
     push_codec_close(exchange->push);
+    stepper_free(&exchange->stepper);
     arena_free(&exchange->arena);
+    arena_free(&exchange->wires);
     *exchange = (struct exchange){0};
 }
 
@@ -86,6 +95,7 @@ void exchange_pull_all(struct exchange *exchange, bool first) {
     for (uint64_t id = 0; id < exchange->config.plan->block_count; id++) {
         exchange->blocks[id].first = first;
         open_request(exchange, &exchange->blocks[id], FRAME_PULL);
+        exchange->blocks[id].exact = exchange->steps;
     }
 }
 
@@ -141,6 +151,10 @@ enum status exchange_push(struct exchange *exchange, const struct exchange_repor
     }
     int64_t start_ns = clock_now_ns();
     struct encoder_result result;
+    if (exchange->steps) {
+        values =
+            stepper_push(&exchange->stepper, id, report->seq, report->weight, report->clip, values);
+    }
     push_codec_encode(exchange->push, id, report->seq, values, block->wire, &result);
     block->codec = result.codec;
     block->wire_bytes = result.bytes;
@@ -324,6 +338,22 @@ static void count_answer(struct exchange *exchange, const struct exchange_block 
     }
 }
 
+/* The mean gradient of the round of our push moves the weights. */
+static bool step(struct exchange *exchange, const struct frame *frame,
+                 const struct channel_event *event) {
+    const struct plan_block *planned = &exchange->config.plan->blocks[frame->block];
+    struct exchange_block *block = &exchange->blocks[frame->block];
+    float *weights = exchange->config.weights + planned->offset;
+    if (!exchange->steps || block->kind != FRAME_PUSH || frame->seq != block->seq ||
+        frame->block_version != block->version + 1 ||
+        stepper_apply(&exchange->stepper, frame->block, block->seq, frame->codec, event->payload,
+                      event->payload_bytes, weights) != STATUS_OK) {
+        return false;
+    }
+    block->check = delta_check(weights, (size_t)planned->count);
+    return true;
+}
+
 /* The payload -> the block's weights. What is no answer to our replica is asked for again, whole,
  * at once: the shard thinks that we have another. */
 static bool decode(struct exchange *exchange, const struct frame *frame,
@@ -334,6 +364,9 @@ static bool decode(struct exchange *exchange, const struct frame *frame,
     size_t count = (size_t)planned->count;
     if (frame->value_count != planned->count) {
         return false;
+    }
+    if (frame->kind == FRAME_MEAN) {
+        return step(exchange, frame, event);
     }
     if (delta_is(frame->codec)) {
         struct delta_place place = {.version = block->version, .check = block->check};
@@ -351,7 +384,7 @@ static bool decode(struct exchange *exchange, const struct frame *frame,
             STATUS_OK) {
         return false;
     }
-    bool replica = exchange->follows && frame->codec == CODEC_BF16;
+    bool replica = exchange->steps || (exchange->follows && frame->codec == CODEC_BF16);
     block->check = replica ? delta_check(weights, count) : DELTA_NONE;
     return true;
 }
@@ -393,9 +426,10 @@ static void take_received(struct exchange *exchange, const struct channel_event 
         log_debug("a damaged frame was dropped");
         return;
     }
-    if (frame.kind != FRAME_WEIGHTS || frame.job != exchange->config.job_id ||
-        frame.epoch != exchange->config.epoch || frame.session != exchange->config.session ||
-        frame.rank != exchange->config.rank || frame.block >= exchange->config.plan->block_count) {
+    bool answers = frame.kind == FRAME_WEIGHTS || frame.kind == FRAME_MEAN;
+    if (!answers || frame.job != exchange->config.job_id || frame.epoch != exchange->config.epoch ||
+        frame.session != exchange->config.session || frame.rank != exchange->config.rank ||
+        frame.block >= exchange->config.plan->block_count) {
         exchange->counters.ignored++;
         return;
     }

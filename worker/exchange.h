@@ -5,11 +5,13 @@
  * answer repeats, so that a late answer to an older request is known. An encoded push stays in its
  * buffer until it is answered; on a channel that may lose frames, what is not answered within half
  * a lease is sent again, the same bytes; on others after 12 leases, in case it was damaged.
+ * With --optimizer worker:NAME the answer is the mean gradient, of which the installed weights are
+ * stepped (stepper.h).
  * With --pull delta-* the installed weights are the block's replica (compression/delta.h): a
  * request says which one, the answer has the steps from there. Steps that do not fit are refused,
  * and the request is repeated without a replica: the answer is a whole one.
- * A state machine without threads or waits, polled by its owner. Memory is one arena, from the
- * plan: one encoded push a block.
+ * A state machine without threads or waits, polled by its owner. Memory is from the plan: one
+ * encoded push a block, in memory of the channel's where it has some (channel_memory).
  */
 #ifndef RUBATO_WORKER_EXCHANGE_H
 #define RUBATO_WORKER_EXCHANGE_H
@@ -20,6 +22,7 @@
 #include "proto/job.h"
 #include "proto/plan.h"
 #include "transport/channel.h"
+#include "worker/stepper.h"
 
 #include <stdbool.h>
 
@@ -35,7 +38,7 @@ struct exchange_block {
     uint64_t seq;         /* of the push */
     double weight;        /* of the push's report */
     uint64_t version;     /* of the weights that are installed */
-    uint32_t check;       /* of them, when they are a replica (compression/delta.h) */
+    uint32_t check;       /* of them, when they are a replica: delta_check() */
     int64_t asked_ns;     /* when it was last handed to the channel */
     uint8_t *wire;        /* the encoded push */
     uint8_t codec;        /* of it */
@@ -63,6 +66,7 @@ struct exchange_counters {
 struct exchange_report {
     uint64_t seq;  /* from 1 */
     double weight; /* its tokens over the usual number; what is pushed is multiplied by it */
+    float clip;    /* what first moments that travel have their gradient clipped by; else 1 */
     bool commits;  /* exchange_commit() will follow: the mode applies each report by itself */
 };
 
@@ -80,6 +84,8 @@ struct exchange {
     struct push_codec *push;
     struct exchange_block *blocks; /* [plan.block_count] */
     bool follows;                  /* the weights are replicas: --pull delta-* */
+    bool steps;                    /* and are stepped here: --optimizer worker:NAME */
+    struct stepper stepper;        /* then */
     uint64_t open;                 /* requests that are not answered */
     uint64_t unsent;               /* requests that wait for the channel */
     uint64_t commit_seq;           /* the report that is committed, 0: none */
@@ -95,11 +101,11 @@ struct exchange {
     int64_t nonfinite_in_row; /* commits of gradients that are not finite */
     struct exchange_counters counters;
     struct arena arena;
+    struct arena wires; /* of the blocks; empty where the channel has memory for them */
 };
 
 /* What the worker asks of its channel. */
-void exchange_channel_config(const struct job *job, const struct plan *plan,
-                             struct channel_config *config);
+void exchange_channel_config(const struct plan *plan, struct channel_config *config);
 
 /* INVALID, IO: --push-policy names a file that cannot be used (logged). MEMORY. */
 enum status exchange_init(struct exchange *exchange,
@@ -127,7 +133,7 @@ enum status exchange_push(struct exchange *exchange, const struct exchange_repor
  * the whole. */
 void exchange_commit(struct exchange *exchange, uint64_t seq);
 
-/* Does what can be done now; true when something was. */
+/* Does what can be done now; true when something came from the channel. */
 bool exchange_poll(struct exchange *exchange, int64_t now_ns);
 
 /* All that was asked or pushed is answered and installed. */

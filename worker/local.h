@@ -11,39 +11,27 @@
  * The inner optimizer is --optimizer with the job's learning rate, the plan's factors, and
  * clipping at the worker's own global norm; norms are sums over blocks in order of id, so bits do
  * not depend on the number of threads.
- * Memory is one arena: anchor and delta 8 bytes a value, and the optimizer's state. The trainer's
+ * Memory: anchor and delta 8 bytes a value, and the optimizer's state. The trainer's
  * thread calls all; the anchor is the session's while a report or a pull is not settled.
  */
 #ifndef RUBATO_WORKER_LOCAL_H
 #define RUBATO_WORKER_LOCAL_H
 
-#include "base/memory.h"
-#include "kernels/optimizer_state.h"
-#include "proto/job.h"
-#include "proto/plan.h"
+#include "worker/inner.h"
 
 #include <stdbool.h>
 
 /* For local_install(): the blocks of all fragments, and the frozen ones. */
 #define LOCAL_ALL (UINT64_MAX - 1)
 
-struct local_block {
-    void *state; /* the optimizer's */
-    size_t state_bytes;
-    int64_t updates; /* since its state was zero */
-    double sum_of_squares;
-};
-
 struct local {
     const struct job *job;
     const struct plan *plan;
-    struct optimizer optimizer;
-    bool resets;                /* --inner-state reset */
-    float *anchor;              /* [plan.value_count] */
-    float *delta;               /* [plan.value_count] what local_delta() made */
-    struct local_block *blocks; /* [plan.block_count] */
-    uint8_t *scratch;           /* of the optimizer, for each thread */
-    size_t scratch_bytes;       /* of one thread */
+    struct inner inner; /* the optimizer */
+    bool resets;        /* --inner-state reset */
+    float *anchor;      /* [plan.value_count] */
+    float *delta;       /* [plan.value_count] what local_delta() made */
+    double *sums;       /* [plan.block_count] of the norm */
     int threads;
     struct arena arena;
 };

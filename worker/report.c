@@ -54,17 +54,18 @@ static enum status save_options(const struct report *report, const struct option
     return STATUS_OK;
 }
 
-static enum status open_files(struct report *report, const struct options *options) {
-    char name[64] = "metrics.jsonl";
+static enum status open_metrics(struct report *report) {
+    (void)snprintf(report->metrics_name, sizeof report->metrics_name, "metrics.jsonl");
     if (report->rank != 0) {
-        (void)snprintf(name, sizeof name, "metrics.rank%u.jsonl", report->rank);
+        (void)snprintf(report->metrics_name, sizeof report->metrics_name, "metrics.rank%u.jsonl",
+                       report->rank);
     }
-    report->metrics = open_file(report, name);
+    report->metrics = open_file(report, report->metrics_name);
     if (report->metrics == NULL) {
         return STATUS_IO;
     }
     (void)setvbuf(report->metrics, NULL, _IOLBF, 1 << 13);
-    return report->rank == 0 ? save_options(report, options) : STATUS_OK;
+    return STATUS_OK;
 }
 
 enum status report_open(struct report *report, const struct options *options, uint32_t rank,
@@ -77,7 +78,10 @@ enum status report_open(struct report *report, const struct options *options, ui
     report->line = !quiet && (strcmp(job->progress, "line") == 0 || !terminal);
     report->live = !quiet && !report->line;
     TRY(make_folder(report, rank == 0));
-    return report->folder[0] != '\0' ? open_files(report, options) : STATUS_OK;
+    if (report->folder[0] != '\0') {
+        TRY(open_metrics(report));
+    }
+    return rank == 0 ? save_options(report, options) : STATUS_OK;
 }
 
 void report_mode(struct report *report, const char *mode) {
@@ -85,10 +89,13 @@ void report_mode(struct report *report, const char *mode) {
 }
 
 enum status report_take_over(struct report *report, const struct options *options) {
-    if (report->folder[0] != '\0') {
+    if (report->rank == 0) {
         return STATUS_OK;
     }
-    TRY(make_folder(report, true));
+    if (report->folder[0] == '\0') {
+        TRY(make_folder(report, true));
+        TRY(open_metrics(report));
+    }
     return save_options(report, options);
 }
 
@@ -287,11 +294,9 @@ void report_result(struct report *report, const struct report_step *last, const 
     if (sample_bytes > 0) {
         print_sample(sample, sample_bytes);
     }
-    if (report->metrics != NULL) {
-        write_result(report, last, rate);
-    }
-    printf("files: %s (model.safetensors, config.json, metrics.jsonl, options.conf)\n",
-           report->folder);
+    write_result(report, last, rate);
+    printf("files: %s (model.safetensors, config.json, %s, options.conf)\n", report->folder,
+           report->metrics_name);
     printf("result: val_loss=%.4f bits_per_%s=%.4f%s steps=%" PRId64
            " mode=%s push_ratio=%.2f tok_s=%.0f run_dir=%s\n",
            last->val_loss, unit, bits, per_byte, report->job.steps, report->job.mode,

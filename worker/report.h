@@ -1,9 +1,10 @@
 /* report.h - what a run tells its user: the progress line, metrics.jsonl, and the result.
  *
- * The folder of a run holds metrics.jsonl (an object a step, schema "rubato.step/1", and at the end
- * one of "rubato.result/1"), options.conf, model.safetensors and config.json. Worker 0 prints the
- * progress line to standard error, the worker that saves (the lowest rank that is left) the result
- * to standard output; others write metrics.rankN.jsonl, and only if --run-dir was given.
+ * The folder of a run holds metrics.jsonl (an object a step, schema "rubato.step/1"), options.conf,
+ * model.safetensors and config.json. Worker 0 prints the progress line to standard error, the
+ * worker that saves (the lowest rank that is left) the result to standard output and, as an object
+ * of schema "rubato.result/1", to the end of its metrics. The metrics of other ranks are
+ * metrics.rankN.jsonl; they are written only if --run-dir was given, or by the saver.
  */
 #ifndef RUBATO_WORKER_REPORT_H
 #define RUBATO_WORKER_REPORT_H
@@ -37,7 +38,8 @@ struct report {
     uint32_t rank;
     bool bytes;       /* a token is a byte */
     char folder[512]; /* "" when nothing is written */
-    FILE *metrics;
+    char metrics_name[32];
+    FILE *metrics;   /* NULL when nothing is written */
     bool line, live; /* progress: whole lines; one line rewritten in place */
     int64_t started_ns, printed_ns;
     struct exchange_counters before; /* of the previous step */
@@ -52,8 +54,8 @@ void report_close(struct report *report);
 /* The job's mode has changed. */
 void report_mode(struct report *report, const char *mode);
 
-/* The run is saved here although another worker was to: makes the folder that worker 0 would have
- * made, if there is none. IO, logged. */
+/* The run is saved here. Another worker than 0 makes the folder and the files that worker 0 would
+ * have made, where it has none. IO, logged. */
 enum status report_take_over(struct report *report, const struct options *options) WARN_UNUSED;
 
 /* After each step: the metrics line, and the progress line if it is due. */

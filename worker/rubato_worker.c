@@ -7,6 +7,7 @@
 #include "transport/channel_ucx.h"
 #include "transport/endpoint.h"
 #include "transport/paced.h"
+#include "worker/hf_config.h"
 #include "worker/session_thread.h"
 #include "worker/tokenizer_read.h"
 #include "worker/train.h"
@@ -46,14 +47,13 @@ struct worker {
 static enum status open_channel(void *context, const struct channel_config *config,
                                 struct channel **channel) {
     struct worker *worker = context;
-    if (worker->endpoint.net_devices[0] == '\0') {
+    if (worker->endpoint.channels == 0) {
         char ip[64] = "";
         worker->control->ops->local_ip(worker->control, worker->session.member.connection, ip,
                                        sizeof ip);
         TRY(endpoint_choose_device(&worker->endpoint, &worker->job, ip));
     }
-    TRY(endpoint_open_channel(&worker->endpoint, config, channel));
-    return paced_wrap(&worker->link, config, channel);
+    return endpoint_open_channel(&worker->endpoint, &worker->link, config, channel);
 }
 
 /* What reads and writes the tokens of the data, if it was given. Returns an exit code. */
@@ -74,6 +74,23 @@ static int open_tokenizer(struct worker *worker) {
     return status == STATUS_UNSUPPORTED ? EXIT_CODE_DATA : trainer_input_exit_code(status);
 }
 
+/* Checks the data by what was given here of the job; the rest is known, and checked, once this
+ * worker has joined. */
+static enum status check_given(const struct worker *worker, const struct data *val_data) {
+    const struct job *job = &worker->job;
+    const struct options *options = &worker->options;
+    int64_t vocab = job->vocab;
+    if (options->origins[options_find(options, "seq-len")] != ORIGIN_DEFAULT) {
+        TRY(trainer_check_length(&worker->data, val_data, job));
+    }
+    if (vocab == 0 && job_model_is_path(job->model)) {
+        struct model_shape shape;
+        TRY(hf_config_read(job->model, &shape));
+        vocab = shape.vocab;
+    }
+    return vocab != 0 ? trainer_check_vocab(&worker->data, val_data, vocab) : STATUS_OK;
+}
+
 /* Opens and checks the data before anyone is bothered. Returns an exit code. */
 static int open_data(struct worker *worker) {
     const struct job *job = &worker->job;
@@ -87,7 +104,7 @@ static int open_data(struct worker *worker) {
         status = data_open(&worker->val_data, job->val_data);
     }
     if (status == STATUS_OK) {
-        status = trainer_check_data(&worker->data, val_data, job);
+        status = check_given(worker, val_data);
     }
     return trainer_input_exit_code(status);
 }

@@ -88,7 +88,7 @@ static enum status take_tensors(struct session *session, const Rubato__Tensors *
     struct plan_options options = job_plan_options(session->job, session->member.shard_count);
     TRY(plan_build(&session->plan, session->tensors, session->tensor_count, &options));
     session->planned = true;
-    exchange_channel_config(session->job, &session->plan, &config);
+    exchange_channel_config(&session->plan, &config);
     TRY(session->config.open_channel(session->config.context, &config, &session->channel));
     TRY(session->channel->ops->address(session->channel, bytes, &address.len));
     armed.plan_digest = session->plan.digest;
@@ -99,6 +99,15 @@ static enum status take_tensors(struct session *session, const Rubato__Tensors *
     TRY(member_send(&session->member, &message));
     tell_trainer(session, SESSION_PLANNED, 0);
     return STATUS_OK;
+}
+
+static void log_shared(const struct session *session, size_t shards) {
+    struct channel_stats stats;
+    session->channel->ops->stats(session->channel, &stats);
+    if (stats.shared_peers > 0) {
+        log_info("data: %u of %zu connections to shards by shared memory", stats.shared_peers,
+                 shards);
+    }
 }
 
 static enum status take_start(struct session *session, const Rubato__Start *start) {
@@ -113,6 +122,7 @@ static enum status take_start(struct session *session, const Rubato__Start *star
                                            start->shards[i]->address.len));
     }
     session->connected = true;
+    log_shared(session, start->n_shards);
     message.body_case = RUBATO__MESSAGE__BODY_CONNECTED;
     message.connected = &connected;
     return member_send(&session->member, &message);
@@ -129,7 +139,7 @@ static enum status resume(struct session *session, const Rubato__Change *change)
         return STATUS_CORRUPT;
     }
     if (change->mode[0] != '\0') {
-        (void)snprintf(job->mode, sizeof job->mode, "%s", change->mode);
+        job_change_mode(job, change->mode);
     }
     if (discipline_change(job, job->mode, &discipline, why, sizeof why) != STATUS_OK) {
         return STATUS_CORRUPT;
@@ -176,6 +186,8 @@ static enum status take_message(struct session *session, const Rubato__Message *
         return take_change(session, message->change);
     case RUBATO__MESSAGE__BODY_DRAINED:
         session->drained = true;
+        session->member.job_tokens = message->drained->tokens;
+        atomic_store(&session->job_tokens, message->drained->tokens);
         tell_trainer(session, SESSION_DRAINED, message->drained->saver);
         return STATUS_OK;
     default:
@@ -186,7 +198,7 @@ static enum status take_message(struct session *session, const Rubato__Message *
 static enum status send_done(struct session *session) {
     Rubato__Done done = RUBATO__DONE__INIT;
     Rubato__Message message = RUBATO__MESSAGE__INIT;
-    done.steps = atomic_load(&session->step);
+    done.tokens = atomic_load(&session->tokens);
     message.body_case = RUBATO__MESSAGE__BODY_DONE;
     message.done = &done;
     return member_send(&session->member, &message);
@@ -265,6 +277,7 @@ static enum status carry_out(struct session *session, const struct session_comma
         return send_saved(session);
     case SESSION_LEAVE:
     default:
+        session->member.tokens = atomic_load(&session->tokens);
         member_leave(&session->member, command->reason, command->exit_code);
         return STATUS_OK;
     }

@@ -5,6 +5,7 @@
 #include "worker/finish.h"
 
 #include <math.h>
+#include <omp.h>
 #include <time.h>
 
 /* By then every buffer has been used; later the step loop must not allocate. */
@@ -108,15 +109,24 @@ static void name_report(struct trainer *trainer, uint64_t tokens) {
     trainer->report = (struct exchange_report){
         .seq = (uint64_t)seq,
         .weight = (double)tokens / (double)usual_tokens(trainer),
+        .clip = 1,
         .commits = cadence_commits(&trainer->discipline, seq),
     };
+}
+
+/* First moments travel in this round (stepper.h): the gradient must be whole before it is clipped
+ * and pushed. */
+static bool pushes_moments(const struct trainer *trainer) {
+    int64_t gradients = job_momentum_after(trainer->job);
+    return gradients > 0 && trainer->reports_done >= gradients;
 }
 
 /* Forward and backward of batch `micro`; in gradient modes the last one's backward pushes. */
 static void compute_batch(struct trainer *trainer, int64_t micro) {
     const struct job *job = trainer->job;
     struct report_step *step = &trainer->step;
-    bool pushes = micro + 1 == job->accumulate && !trainer->discipline.local;
+    bool pushes =
+        micro + 1 == job->accumulate && !trainer->discipline.local && !pushes_moments(trainer);
     int64_t start_ns = clock_now_ns();
     int64_t count = read_batch(trainer, micro);
     float part = (float)((double)count / (double)job_step_tokens(job));
@@ -174,6 +184,29 @@ static void send_commit(struct trainer *trainer) {
     trainer_tell(trainer, &commit);
 }
 
+/* Pushes a fragment's blocks of values [plan.value_count]. */
+static void push_fragment(struct trainer *trainer, uint64_t fragment, const float *values) {
+    const struct plan *plan = trainer->plan;
+    for (uint64_t id = 0; id < plan->block_count; id++) {
+        struct session_command push = {.kind = SESSION_PUSH,
+                                       .block = id,
+                                       .report = trainer->report,
+                                       .values = values + plan->blocks[id].offset};
+        if (plan->blocks[id].fragment == fragment) {
+            trainer_tell(trainer, &push);
+        }
+    }
+}
+
+static void push_moments(struct trainer *trainer) {
+    name_report(trainer, trainer->step_tokens);
+    double norm = gradient_norm(trainer->plan, trainer->grad, trainer->sums, omp_get_max_threads());
+    if (trainer->report.weight > 0) {
+        trainer->report.clip = gradient_clip(trainer->job, norm / trainer->report.weight);
+    }
+    push_fragment(trainer, 0, trainer->grad);
+}
+
 static void step_own_weights(struct trainer *trainer, double weight) {
     for (uint64_t f = 0; f < trainer->plan->fragment_count; f++) {
         trainer->fragment_tokens[f] += trainer->step_tokens;
@@ -218,6 +251,9 @@ void step_compute(struct trainer *trainer) {
     if (trainer->discipline.local) {
         step_own_weights(trainer, weight);
     } else {
+        if (pushes_moments(trainer)) {
+            push_moments(trainer);
+        }
         send_commit(trainer);
     }
     memory_forbid(false);
@@ -249,15 +285,7 @@ void step_report(struct trainer *trainer) {
     name_report(trainer, trainer->fragment_tokens[fragment]);
     trainer->fragment_tokens[fragment] = 0;
     local_delta(&trainer->local, trainer->weights, fragment, trainer->report.weight);
-    for (uint64_t id = 0; id < plan->block_count; id++) {
-        struct session_command push = {.kind = SESSION_PUSH,
-                                       .block = id,
-                                       .report = trainer->report,
-                                       .values = trainer->local.delta + plan->blocks[id].offset};
-        if (plan->blocks[id].fragment == fragment) {
-            trainer_tell(trainer, &push);
-        }
-    }
+    push_fragment(trainer, fragment, trainer->local.delta);
     send_commit(trainer);
     trainer->step.local_steps = trainer->since;
     if (trainer->since > 0) {

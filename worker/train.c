@@ -32,17 +32,15 @@ static enum status open_streams(const struct data *data, const struct data *val_
     return data_stream_open(val, data, data->count - held, held, job->seq_len, seed);
 }
 
-enum status trainer_check_data(const struct data *data, const struct data *val_data,
-                               const struct job *job) {
+enum status trainer_check_length(const struct data *data, const struct data *val_data,
+                                 const struct job *job) {
     struct data_stream train;
     struct data_stream val;
-    TRY(open_streams(data, val_data, job, &train, &val));
-    int64_t vocab = job->vocab != 0 ? job->vocab : data_default_vocab(data);
-    if (job_model_is_path(job->model)) {
-        struct model_shape shape;
-        TRY(hf_config_of_job(job, vocab, &shape));
-        vocab = shape.vocab;
-    }
+    return open_streams(data, val_data, job, &train, &val);
+}
+
+enum status trainer_check_vocab(const struct data *data, const struct data *val_data,
+                                int64_t vocab) {
     TRY(data_check_vocab(data, vocab));
     return val_data != NULL ? data_check_vocab(val_data, vocab) : STATUS_OK;
 }
@@ -72,6 +70,7 @@ void trainer_free(struct trainer *trainer) {
     local_free(&trainer->local);
     free(trainer->ready);
     free(trainer->fragment_tokens);
+    free(trainer->sums);
     free(trainer->tensors);
 }
 
@@ -106,11 +105,11 @@ static void take_assigned(struct trainer *trainer, const struct session_event *e
         trainer_fail(trainer, "it cannot build the job's --model", trainer_input_exit_code(status));
         return;
     }
-    trainer->vocab = trainer->shape.vocab;
-    status = trainer_check_data(trainer->config.data, trainer->config.val_data, job);
+    status = open_streams(trainer->config.data, trainer->config.val_data, job, &trainer->train,
+                          &trainer->val);
     if (status == STATUS_OK) {
-        status = open_streams(trainer->config.data, trainer->config.val_data, job, &trainer->train,
-                              &trainer->val);
+        status = trainer_check_vocab(trainer->config.data, trainer->config.val_data,
+                                     trainer->shape.vocab);
     }
     if (status != STATUS_OK) {
         trainer_fail(trainer, "its data does not fit the job's --vocab or --seq-len",
@@ -126,7 +125,8 @@ static void take_assigned(struct trainer *trainer, const struct session_event *e
     trainer->reports = discipline_reports(&trainer->discipline, job->steps);
     trainer_model_options(job, &options);
     log_info("this is worker %u of %" PRId64 ": %s, mode %s, push %s, pull %s, compute %s",
-             trainer->rank, job->workers, job->model, job->mode, job->push, job->pull,
+             trainer->rank, job->workers, job->model, job->mode, job->push,
+             job_workers_step(job) ? "likewise" : job->pull,
              options.type == COMPUTE_BF16 ? "bf16" : "f32");
     trainer->tensors = model_tensors(&trainer->shape, &trainer->tensor_count);
     struct session_command ready = {
@@ -173,6 +173,7 @@ static enum status take_memory(struct trainer *trainer) {
     bucket_init(&trainer->bucket, plan);
     trainer->ready = memory_zeroed((size_t)bucket_most(&trainer->bucket), sizeof(uint64_t));
     trainer->fragment_tokens = memory_zeroed((size_t)plan->fragment_count, sizeof(uint64_t));
+    trainer->sums = memory_zeroed((size_t)plan->block_count, sizeof(double));
     size_t vector = (size_t)plan->value_count * sizeof(float);
     size_t batch = (size_t)(job->batch * job->seq_len) * sizeof(int32_t);
     TRY(arena_init(arena, 2 * arena_need(vector) + 2 * arena_need(batch)));
@@ -262,18 +263,19 @@ static void take_settled(struct trainer *trainer, const struct session_event *ev
 
 static void take_drained(struct trainer *trainer, const struct session_event *event) {
     struct session_command pull = {.kind = SESSION_PULL, .exact = true};
-    const struct job *job = trainer->job;
     if (trainer->state != TRAINER_DRAINING) {
         return;
     }
     trainer->step.start_ns = clock_now_ns();
-    if (!job->adapt_steps) {
-        trainer->step.job_tokens = (uint64_t)(job->steps * job->workers * job_step_tokens(job));
-    }
+    trainer->step.job_tokens = atomic_load(&trainer->config.session->job_tokens);
     if (trainer->rank == event->saver) {
         trainer->answered = false;
         trainer->state = TRAINER_SAVING;
-        trainer_tell(trainer, &pull);
+        if (job_workers_step(trainer->job)) {
+            save_run(trainer); /* its replica is as good as any */
+        } else {
+            trainer_tell(trainer, &pull);
+        }
     }
     /* The others stay as they are: when the saver is lost, another of them is named. */
 }

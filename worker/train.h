@@ -67,7 +67,6 @@ struct trainer {
     enum trainer_state state;
     const struct job *job;
     uint32_t rank;
-    int64_t vocab;
     struct model_shape shape;
     struct data_stream train, val;
     struct tensor *tensors;
@@ -93,6 +92,7 @@ struct trainer {
     uint64_t version;        /* the highest that is installed */
     bool answered, installed, behind; /* cadence.h */
     bool told_held;                   /* HELD was told, or is not to be yet */
+    double *sums;                     /* [plan.block_count] scratch of the gradient's norm */
     uint64_t *fragment_tokens;        /* [fragments] that count, since the fragment's last report */
     struct exchange_report report;
     uint64_t step_tokens;     /* that count, in the step under way */
@@ -106,10 +106,13 @@ struct trainer {
     int exit_code;
 };
 
-/* Is the data long enough for the job's sequences, and every token in its vocabulary (--vocab, or
- * the format's own)? IO: too short; CORRUPT: a token is out of range. Logged. */
-enum status trainer_check_data(const struct data *data, const struct data *val_data,
-                               const struct job *job) WARN_UNUSED;
+/* Is the data long enough for sequences of --seq-len? IO: it is too short, logged. */
+enum status trainer_check_length(const struct data *data, const struct data *val_data,
+                                 const struct job *job) WARN_UNUSED;
+
+/* Are all tokens below `vocab`? CORRUPT: one is not, logged. */
+enum status trainer_check_vocab(const struct data *data, const struct data *val_data,
+                                int64_t vocab) WARN_UNUSED;
 
 /* The exit code for an input file that brought this status: unreadable 66, bad content 65. */
 int trainer_input_exit_code(enum status status);

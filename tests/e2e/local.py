@@ -11,6 +11,7 @@ from cluster import (PATIENCE_S, SLACK_S, TINY, expect, expect_equal, main, read
                      read_safetensors)
 
 STEPS = 48
+STEP_TOKENS = 2 * 16  # of TINY's --batch and --seq-len
 JOB = [*TINY, "--steps", STEPS, "--lr", 0.01]
 ENDLESS = [*TINY, "--steps", 1000000000]
 PROMPT_S = 1 + SLACK_S
@@ -20,9 +21,12 @@ def new_run_dir(cluster):
     cluster.run_dir = cluster.path(f"run-{len(cluster.processes)}")
 
 
-def metrics_of(cluster, rank=0):
-    name = "metrics.jsonl" if rank == 0 else f"metrics.rank{rank}.jsonl"
-    return read_metrics(os.path.join(cluster.run_dir, name))
+def metrics_name(rank):
+    return "metrics.jsonl" if rank == 0 else f"metrics.rank{rank}.jsonl"
+
+
+def metrics_of(cluster, rank=0, schema="rubato.step/1"):
+    return read_metrics(os.path.join(cluster.run_dir, metrics_name(rank)), schema)
 
 
 def result_of(process):
@@ -90,6 +94,22 @@ def repeatable(cluster):
     expect(models[0] == models[1], "the servers' number changes the weights")
 
 
+def check_run_folder(run_dir, saver, rank):
+    """The files that the saver names are there, and whole."""
+    names = {"model.safetensors", "config.json", metrics_name(rank), "options.conf"}
+    (line,) = [line for line in saver.out().splitlines() if line.startswith("files: ")]
+    expect_equal(set(re.search(r"\((.*)\)", line)[1].split(", ")), names, "files that are named")
+    for name in names:
+        size = os.path.getsize(os.path.join(run_dir, name))
+        expect(size > 0, f"{name} is empty")
+    with open(os.path.join(run_dir, "model.safetensors"), "rb") as file:
+        read_safetensors(file.read())
+    expect_equal(len(read_metrics(os.path.join(run_dir, metrics_name(rank)), "rubato.result/1")), 1,
+                 "results in the metrics")
+    with open(os.path.join(run_dir, "options.conf"), encoding="utf-8") as file:
+        expect(re.search(rf"^steps = {STEPS}\b", file.read(), re.MULTILINE), "steps in the options")
+
+
 def start_with_leaver(cluster, mode, leaver):
     """Two workers, of which the one of rank `leaver` leaves after 10 steps."""
     new_run_dir(cluster)
@@ -101,7 +121,7 @@ def start_with_leaver(cluster, mode, leaver):
 
 def leave_after(cluster):
     """--leave-after of either worker in sync, async, local and diloco: it ends with 0, the other
-    finishes with 0 and saves the run, whoever it is"""
+    finishes with 0 and saves the run, whoever it is; the result has the tokens of both"""
     for mode in ("sync", "async", "local:4", "diloco:6"):
         for leaver in (0, 1):
             workers = start_with_leaver(cluster, mode, leaver)
@@ -114,6 +134,25 @@ def leave_after(cluster):
             if mode != "async":
                 stayed = metrics_of(cluster, 1 - leaver)
                 expect_equal(stayed[-1]["step"], STEPS, "the last step of the other")
+            check_run_folder(cluster.run_dir, workers[1 - leaver], 1 - leaver)
+            (result,) = metrics_of(cluster, 1 - leaver, "rubato.result/1")
+            expect_equal(result["tokens"], (STEPS + 10) * STEP_TOKENS, f"tokens in {mode}")
+
+
+def saves_without_run_dir(cluster):
+    """a saver of rank 1 without --run-dir makes a folder with all that worker 0's would have"""
+    cluster.coordinator(*JOB)
+    cluster.server()
+    program = os.path.abspath(cluster.program("rubato-worker"))
+    workers = [cluster.start(f"worker {rank}", [
+        "env", "-C", cluster.folder, program, "--join", cluster.address, "--data", cluster.data,
+        "--threads", 1, "--eval-every", 0, "--sample-tokens", 0, "--index", rank,
+        *(["--leave-after", 10] if rank == 0 else [])]) for rank in range(2)]
+    cluster.finish_job()
+    run_dir = cluster.path(result_of(workers[1])["run_dir"])
+    check_run_folder(run_dir, workers[1], 1)
+    with open(os.path.join(run_dir, metrics_name(1)), encoding="utf-8") as file:
+        expect_equal(len(file.read().splitlines()), 1, "lines of metrics, which is the result's")
 
 
 def quorum_goes_on(cluster):
@@ -197,5 +236,5 @@ def change_mode(cluster):
 
 
 if __name__ == "__main__":
-    main(__doc__, [local_modes, diloco_bytes, repeatable, leave_after, quorum_goes_on,
-                   launched_quorum, slow_worker, change_mode], parallel=2)
+    main(__doc__, [local_modes, diloco_bytes, repeatable, leave_after, saves_without_run_dir,
+                   quorum_goes_on, launched_quorum, slow_worker, change_mode], parallel=2)

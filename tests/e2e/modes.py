@@ -156,6 +156,26 @@ def coarse_codecs(cluster):
             expect("rubato.result/1" in file.read().splitlines()[-1], "the result is not last")
 
 
+def onebit_adam(cluster):
+    """--optimizer worker:1bit-adam with 1 bit a value both ways: the loss falls before and after
+    the warm-up, whose end shows in the bytes, then less than 1/20 of f32 each way"""
+    warm = STEPS // 3
+    new_run_dir(cluster)
+    cluster.start_job("--model", "gpt2:1x64x2", "--seq-len", 16, "--batch", 2, "--steps", STEPS,
+                      "--lr", LR / 4, "--optimizer", "worker:1bit-adam", "--push", "onebit,ef",
+                      "--push-policy", "all", "--dense-warmup", warm)
+    cluster.finish_job()
+    steps = read_metrics(os.path.join(cluster.run_dir, "metrics.jsonl"))
+    expect_equal(len(steps), STEPS, "steps")
+    expect(steps[warm - 1]["loss"] < steps[0]["loss"] - 0.5, "nothing was learned in the warm-up")
+    expect(steps[-1]["loss"] < steps[warm - 1]["loss"] - 0.1, "nothing was learned after it")
+    tensors = read_safetensors(cluster.model_bytes())
+    dense = 4 * sum(len(values) for _, values in tensors.values())
+    for way in ("push_bytes", "pull_bytes"):
+        expect(steps[warm - 1][way] > dense / 3, f"{way} {steps[warm - 1][way]} in the warm-up")
+        expect(steps[-1][way] < dense / 20, f"{way} {steps[-1][way]} of {dense} after it")
+
+
 def model_of_job(cluster, *options, servers=2, shards=1, workers=WORKERS):
     new_run_dir(cluster)
     cluster.start_job(*options, servers=servers, workers=workers,
@@ -239,5 +259,5 @@ def launched(cluster):
 
 
 if __name__ == "__main__":
-    main(__doc__, [mode_sync, mode_ssp, mode_async, coarse_codecs, sync_bits,
+    main(__doc__, [mode_sync, mode_ssp, mode_async, coarse_codecs, onebit_adam, sync_bits,
                    repeated_from_options, stay, launched], parallel=2)

@@ -83,7 +83,7 @@ def data_too_short(cluster):
 def token_beyond_vocabulary(cluster):
     """llm.c tokens: one of 50257, not below the vocabulary, is named by file, byte, value: 65"""
     path = tokens_file(cluster, "tokens.bin", [7] * 5000 + [50257] + [7] * 500)
-    worker = cluster.worker("--seq-len", 16, data=path)
+    worker = cluster.worker("--vocab", 50257, data=path)
     expect_error(cluster, worker, 65, path, "token 50257", f"byte {1024 + 2 * 5000}", "50257$")
     bytes_file = cluster.write("bytes.txt", b"a" * 2000 + b"\xff" + b"a" * 100)
     worker = cluster.worker("--seq-len", 16, "--vocab", 128, data=bytes_file)
@@ -165,6 +165,19 @@ def data_does_not_fit_the_job(cluster):
     coordinator.expect_line(r" error .*worker 0 .*its data does not fit")
 
 
+def data_fits_the_job(cluster):
+    """data that fits the --seq-len and --vocab that only the coordinator was given, and not the
+    defaults: with the vocabulary that the data implies the worker ends with 65; the job trains"""
+    short = tokens_file(cluster, "short.bin", [7] * 90 + [50257])
+    job = ["--model", "gpt2:1x16x2", "--batch", 2, "--seq-len", 16, "--steps", 2]
+    coordinator = cluster.coordinator(*job, servers=1, workers=1)
+    expect_error(cluster, cluster.worker(data=short), 65, short, "token 50257")
+    coordinator.wait_exit(69, PROMPT_S)
+    coordinator = cluster.coordinator(*job, "--vocab", 50304, servers=1, workers=1)
+    cluster.worker(data=short).wait_exit(0)
+    coordinator.wait_exit(0)
+
+
 def model_is_none(cluster):
     """a --model that has a possible name but does not exist: the worker ends with 2 and names it"""
     coordinator = cluster.coordinator("--model", "gpt2:huge", servers=1, workers=1)
@@ -175,6 +188,6 @@ def model_is_none(cluster):
 
 if __name__ == "__main__":
     main(__doc__, [port_in_use, port_of_a_job, address_of_nobody, data_unreadable, data_forbidden,
-                   data_too_short, token_beyond_vocabulary, damaged_tokens, unknown_flags,
-                   bad_values, missing_options, run_folder_cannot_be_made,
+                   data_too_short, data_fits_the_job, token_beyond_vocabulary, damaged_tokens,
+                   unknown_flags, bad_values, missing_options, run_folder_cannot_be_made,
                    data_does_not_fit_the_job, model_is_none], parallel=3)
