@@ -330,11 +330,18 @@ static enum status parse_config_file(struct options *options, unsigned role, con
     return status;
 }
 
+enum status options_parse_flags(struct options *options, unsigned role, int argc, char **argv,
+                                const char **config_path) {
+    *config_path = NULL;
+    for (int i = 1; i < argc; i++)
+        TRY(parse_word(options, role, argc, argv, &i, config_path));
+    return STATUS_OK;
+}
+
 /* The order of the three does not matter: options_set() keeps the value of the higher origin. */
 enum status options_parse(struct options *options, unsigned role, int argc, char **argv) {
-    const char *config_path = NULL;
-    for (int i = 1; i < argc; i++)
-        TRY(parse_word(options, role, argc, argv, &i, &config_path));
+    const char *config_path;
+    TRY(options_parse_flags(options, role, argc, argv, &config_path));
     TRY(parse_environment(options, role));
     return config_path ? parse_config_file(options, role, config_path) : STATUS_OK;
 }

@@ -67,6 +67,10 @@ void options_init(struct options *options, const struct option *table, size_t co
 enum status options_parse(struct options *options, unsigned role, int argc,
                           char **argv) WARN_UNUSED;
 
+/* The flags alone; *config_path is the file that a --config names, or NULL. */
+enum status options_parse_flags(struct options *options, unsigned role, int argc, char **argv,
+                                const char **config_path) WARN_UNUSED;
+
 /* What a --config file does: text [bytes] is the file's content, `path` its name for messages.
  * INVALID, logged; settings before the wrong line are in the config. */
 enum status options_parse_config(struct options *options, unsigned role, const char *path,

@@ -26,6 +26,7 @@ static const char *const texts[] = {
     "topk:0.05,global",
     "randk:0.1",
     "powersgd:3,ef",
+    "powersgd:3,shared",
     "qsgd",
     "terngrad",
     "natural",
