@@ -101,6 +101,7 @@ struct job {
     int64_t threads;                 /* 0: all cores of the process */
     char compute[OPTION_TEXT_MAX];   /* auto | f32 | bf16 */
     char recompute[OPTION_TEXT_MAX]; /* none | attention | every:N */
+    bool forward_overlap;            /* a step starts while weights of the last round still come */
     char init[OPTION_TEXT_MAX];      /* random | path of safetensors; of worker 0 */
     char cpus[OPTION_TEXT_MAX];      /* cores that the worker is confined to; empty: none */
     char run_dir[OPTION_TEXT_MAX];
@@ -171,6 +172,12 @@ struct job_values {
     const char *names[JOB_AGREED_MAX];            /* rows' own names */
     char values[JOB_AGREED_MAX][OPTION_TEXT_MAX]; /* as options_text writes them */
 };
+
+/* A preset of --push may stand for more than a codec (docs/COMPRESSION.md): sets those options that
+ * nobody gave, unless somebody gave a --mode. given [OPTIONS_MAX]: who gave what, or NULL: as the
+ * options' origins say. True, with one line about it in what [what_bytes], if it set some. --push
+ * itself stays the preset's name, which codec_parse() reads. */
+bool job_expand_preset(struct options *options, const bool *given, char *what, size_t what_bytes);
 
 /* The AGREED options that a user gave this process (or, with `all`, every one at its value). */
 void job_given(const struct options *options, bool all, struct job_values *values);

@@ -459,6 +459,10 @@ const struct option job_table[] = {
      "what backward computes again to save memory: none, attention, or every:N (of N layers, only "
      "the first one's input is kept)",
      OF_WORKER, AT(recompute), check_recompute},
+    {"forward-overlap", OPTION_FLAG, "yes", 0, 0, "",
+     "rounds of all workers, where servers step: the next step starts when the first layers' "
+     "weights are back, and the others' come meanwhile; no: when all are; the same bits",
+     OF_WORKER, AT(forward_overlap), NULL},
     {"init", OPTION_TEXT, "random", 0, 0, "path",
      "first weights, of worker 0: random, or a safetensors file, or a folder with "
      "model.safetensors or its index",

@@ -129,6 +129,9 @@ static uint64_t lay_shards(struct coordinator *coordinator) {
 /* Do the options that users gave in different places fit each other? Ends the job where not. */
 static bool check_job(struct coordinator *coordinator) {
     char why[256];
+    if (job_expand_preset(&coordinator->options, coordinator->agreement.given, why, sizeof why)) {
+        log_info("%s", why);
+    }
     if (job_check(&coordinator->job, why, sizeof why) == STATUS_OK &&
         job_discipline(&coordinator->job, &coordinator->discipline, why, sizeof why) == STATUS_OK) {
         return true;

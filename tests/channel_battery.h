@@ -15,7 +15,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#define CHANNEL_BATTERY_DEADLINE_NS (120 * CLOCK_S) /* against a hang; nothing is asserted on time */
+/* Against a hang; nothing is asserted on time. */
+#define CHANNEL_BATTERY_DEADLINE_NS (120 * CLOCK_S)
 
 struct channel_battery {
     enum status (*open)(struct channel **channel, const struct channel_config *config);

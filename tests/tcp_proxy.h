@@ -36,8 +36,17 @@ struct proxy {
     size_t recorded;
 };
 
+static inline struct sockaddr_in tcp_proxy_loopback(uint16_t port) {
+    struct sockaddr_in address;
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+}
+
 static inline uint16_t listen_anywhere(int *fd) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in address = tcp_proxy_loopback(0);
     socklen_t length = sizeof address;
     *fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     CHECK(*fd >= 0);
@@ -48,8 +57,7 @@ static inline uint16_t listen_anywhere(int *fd) {
 }
 
 static inline int dial_port(uint16_t port) {
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in address = tcp_proxy_loopback(port);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(fd >= 0);
     CHECK_INT(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
@@ -59,8 +67,7 @@ static inline int dial_port(uint16_t port) {
 
 /* Without waiting: the listener's queue may be full. */
 static inline int dial_port_soon(uint16_t port) {
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in address = tcp_proxy_loopback(port);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     CHECK(fd >= 0);
     (void)!connect(fd, (struct sockaddr *)&address, sizeof address);
@@ -103,7 +110,9 @@ static inline void proxy_turn(struct proxy *proxy) {
             CHECK(pipe < proxy->pipes + TCP_PROXY_PIPES);
         }
         CHECK_INT(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
-        *pipe = (struct pipe){.in = fd, .out = dial_port(proxy->to)};
+        pipe->in = fd;
+        pipe->out = dial_port(proxy->to);
+        pipe->ended[0] = pipe->ended[1] = false;
     }
     for (struct pipe *pipe = proxy->pipes; pipe < proxy->pipes + TCP_PROXY_PIPES; pipe++) {
         if (pipe->in < 0 || proxy->stalled) continue;

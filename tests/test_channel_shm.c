@@ -14,13 +14,11 @@
 #include "tests/test.h"
 #include "transport/channel_shm.h"
 #include "transport/shm_address.h"
-#include "transport/shm_bounce.h"
 #include "transport/shm_link.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -80,77 +78,6 @@ static void test_in_place(void) {
     b->ops->release(b, event.slot);
     a->ops->close(a);
     b->ops->close(b);
-}
-
-/* Pieces of odd lengths, given back in a mixed order: none overlaps another. */
-static void test_bounce(void) {
-    struct shm_bounce_piece pieces[8];
-    struct shm_bounce bounce = {.bytes = 4096, .pieces = pieces, .pieces_max = 8};
-    struct {
-        size_t from, bytes;
-        uint32_t piece;
-    } taken[8];
-    size_t count = 0, total = 0, refused = 0;
-    uint64_t random = 1;
-    for (int i = 0; i < 20000; i++) {
-        random = random * UINT64_C(6364136223846793005) + 1442695040888963407U;
-        size_t bytes = 1 + (random >> 33) % (i % 50 ? 1500 : 4096);
-        size_t from = 0;
-        uint32_t piece = shm_bounce_take(&bounce, bytes, &from);
-        if (piece == SHM_BOUNCE_NONE) {
-            CHECK(count > 0); // an empty ring has room for any
-            size_t which = (random >> 20) % count;
-            shm_bounce_give(&bounce, taken[which].piece);
-            taken[which] = taken[--count];
-            refused++;
-            continue;
-        }
-        CHECK(from % MEMORY_ALIGN == 0 && from + bytes <= 4096);
-        for (size_t k = 0; k < count; k++) {
-            CHECK(from + bytes <= taken[k].from || taken[k].from + taken[k].bytes <= from);
-        }
-        taken[count].from = from;
-        taken[count].bytes = bytes;
-        taken[count++].piece = piece;
-        total++;
-    }
-    CHECK(total > 5000 && refused > 5000);
-}
-
-struct two_threads {
-    struct shm_box put, take;
-    uint64_t payloads[256]; /* plain memory, which the ring orders */
-};
-
-static void *put_items(void *argument) {
-    struct two_threads *two = argument;
-    for (uint64_t i = 0; i < 256; i++) {
-        uint64_t item[2] = {i, ~i};
-        two->payloads[i] = i * i;
-        shm_box_put(&two->put, item);
-    }
-    return NULL;
-}
-
-/* Both ends in one mapping, so that a thread sanitizer sees the order that the ring gives. */
-static void test_box_between_threads(void) {
-    static struct two_threads two;
-    uint8_t *memory = memory_zeroed(1, shm_box_bytes(256, 2));
-    two.put = two.take = (struct shm_box){.memory = memory, .items = 256, .item_words = 2};
-    pthread_t thread;
-    CHECK_INT(pthread_create(&thread, NULL, put_items, &two), 0);
-    int64_t end_ns = END_NS;
-    for (uint64_t i = 0; i < 256;) {
-        uint64_t item[2];
-        enum status status = shm_box_take(&two.take, item);
-        CHECK(clock_now_ns() < end_ns);
-        if (status == STATUS_AGAIN) continue;
-        CHECK_INT(status, STATUS_OK);
-        CHECK(item[0] == i && item[1] == ~i && two.payloads[i] == i * i);
-        i++;
-    }
-    CHECK_INT(pthread_join(thread, NULL), 0);
-    free(memory);
 }
 
 /* One peer that releases nothing has its own part of the sends alone. */
@@ -557,8 +484,6 @@ int main(int argc, char **argv) {
     int files = count_files(), mappings = count_mappings();
     channel_battery_run();
     TEST_RUN(test_in_place);
-    TEST_RUN(test_bounce);
-    TEST_RUN(test_box_between_threads);
     TEST_RUN(test_peer_sends_max);
     TEST_RUN(test_killed_sender);
     TEST_RUN(test_bad_frames);

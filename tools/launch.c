@@ -303,6 +303,8 @@ static int launch_checked(struct launch *launch, int argc, char **argv) {
         return EXIT_CODE_NO_INPUT;
     }
     char why[256];
+    (void)job_expand_preset(&launch->options, NULL, why,
+                            sizeof why); /* the coordinator will tell */
     if (job_check(job, why, sizeof why) != STATUS_OK) {
         log_error("%s", why);
         return EXIT_CODE_USAGE;

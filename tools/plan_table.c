@@ -268,6 +268,9 @@ static int plan_table_run(int argc, char **argv) {
     if (options_parse(&options, JOB_LAUNCH, argc, argv) != STATUS_OK) {
         return EXIT_CODE_USAGE;
     }
+    if (job_expand_preset(&options, NULL, why, sizeof why)) {
+        log_info("%s", why);
+    }
     if (job_check(&job, why, sizeof why) != STATUS_OK) {
         log_error("%s", why);
         return EXIT_CODE_USAGE;

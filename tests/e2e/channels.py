@@ -70,8 +70,8 @@ def mappings(process):
 
 def killed_worker(cluster):
     """async: workers are killed one after the other; the server keeps none of their memory"""
-    server = cluster.coordinator(*TINY, "--steps", 1000000000, "--mode", "async", "--sync-warmup", 0,
-                                 servers=1, workers=3)
+    server = cluster.coordinator(*TINY, "--steps", 1000000000, "--mode", "async",
+                                 "--sync-warmup", 0, servers=1, workers=3)
     workers = [cluster.worker("--index", rank, name=f"worker {rank}") for rank in range(3)]
     cluster.wait_steps(20)
     counts = [mappings(server)]

@@ -27,6 +27,8 @@ STRANGE = {
     "a huge length": b"\xff\xff\xff\x7f" + bytes(60),
     "a length and half of it": b"\x00\x01\x00\x00" + bytes(100),
 }
+# Frames must go where the strangers knock.
+BY_UCX = {"server_options": ("--channel", "ucx"), "worker_options": ("--channel", "ucx")}
 HELD_MOST = 24  # connections that stay open after what they have sent
 
 
@@ -75,7 +77,7 @@ def expect_all_run(processes):
 
 def bombard_running_job(cluster):
     """Rounds against each port; after each the step count must have risen and nobody have ended."""
-    servers, workers = cluster.start_job(*TINY, "--steps", 1000000000)
+    servers, workers = cluster.start_job(*TINY, "--steps", 1000000000, **BY_UCX)
     cluster.wait_steps(3)
     processes = servers + workers
     ports = listening_ports(processes)
@@ -123,11 +125,11 @@ def same_bits(cluster):
     """a job of 600 steps in sync mode, bombarded from its start to its end, leaves the same
     model.safetensors byte for byte as one that is left alone"""
     job = [*TINY, "--steps", 600]
-    cluster.start_job(*job)
+    cluster.start_job(*job, **BY_UCX)
     cluster.finish_job()
     alone = cluster.model_bytes()
     cluster.run_dir += "-bombarded"
-    servers, workers = cluster.start_job(*job)
+    servers, workers = cluster.start_job(*job, **BY_UCX)
     rounds = []
     thread = threading.Thread(target=bombard_until_end, args=(cluster, servers + workers, rounds))
     thread.start()
