@@ -10,31 +10,32 @@
 # Runs that are in --out already are not made again: Ctrl-C leaves a report of what there is, the
 # same command goes on, and with --all it makes only what is more. Other flags go to `rubato
 # compare`, --seeds 1 say.
-# Exit code 1 when an arm is over its bound or a run failed.
+# Exit code 1 when a run failed, or an arm is over its bound by more than two standard errors: runs
+# that differ in a rounding alone end some thousandths apart, in either direction.
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 bin=$here/build/bin data=$here/data/gcide.txt out=runs/loss-study all=false
 others=()
-job=(--model gpt2:5x128x4 --seq-len 64 --batch 4 --workers 2 --steps 2000 --lr 3e-3 --beta2 0.99
-    --warmup 100 --lr-min-ratio 0.05 --eval-every 500 --eval-batches 512 --seeds 3)
+job=(--model gpt2:5x128x4 --seq-len 64 --batch 4 --workers 2 --steps 2000 --lr 3e-3 --beta1 0.5
+    --beta2 0.99 --warmup 100 --lr-min-ratio 0.05 --eval-every 500 --eval-batches 512 --seeds 3)
 
 usage() {
     sed -n '2,/^set /p' "$0" | sed '$d; s/^# \{0,1\}//'
 }
 
-# The arms: most that the mean difference to bf16 may be (or -), a name, and the arm's options. The
-# controls are what a recipe changes besides the codec, with bf16.
+# The arms: most that the mean difference to bf16 may be (or -), a name, and the arm's options. Those
+# of bf16 are controls: what recipes change besides the codec, and the usual momentum.
 with_bounds() {
     local own='--optimizer worker:1bit-adam'
     cat <<TEXT
 -     bf16, no clip: --clip 0
 -     bf16, frozen v: --freeze-v-after 500
--     bf16, beta1 0.5: --beta1 0.5
+-     bf16, beta1 0.9: --beta1 0.9
 0.002 int8: --push int8
 0.01  int4: --push int4:sr,had
 0.003 delta-int4: --pull delta-int4
 0.01  1-bit Adam: $own --push onebit,ef --dense-warmup 500
-0.05  top-k 1 %: $own --push topk:0.01,ef --dense-warmup 200 --density-schedule 200 --beta1 0.5
+0.05  top-k 1 %: $own --push topk:0.01,ef --dense-warmup 200 --density-schedule 200
 TEXT
 }
 the_others() {
@@ -48,7 +49,8 @@ the_others() {
 - onebit: --push onebit --dense-warmup 200
 - onebit, feedback: --push onebit,ef --dense-warmup 200
 - onebit, frozen v: --push onebit,ef --dense-warmup 500 --freeze-v-after 500
-- 1-bit Adam, beta1 0.5: $own --push onebit,ef --dense-warmup 500 --beta1 0.5
+- 1-bit Adam, no clip: $own --push onebit,ef --dense-warmup 500 --clip 0
+- 1-bit Adam, beta1 0.9: $own --push onebit,ef --dense-warmup 500 --beta1 0.9
 - 1-bit Adam, 200 steps: $own --push onebit,ef --dense-warmup 200
 - powersgd 4: --push powersgd:4,ef --dense-warmup 200
 - powersgd 4, moments: $own --push powersgd:4,ef --dense-warmup 500
@@ -59,10 +61,10 @@ the_others() {
 - top-k, LoCo: --push topk:0.01,ef=loco $top
 - top-k, frozen v: --push topk:0.01,ef $top --freeze-v-after 200
 - top-k, gradients both ways: --optimizer worker:adamw --push topk:0.01,ef $top
-- top-k, moments: $own --push topk:0.01,ef $top
-- top-k, moments, slow fall: $own --push topk:0.01,ef --dense-warmup 200 --density-schedule 600
-- top-k, of whole blocks: $own --push topk:0.01,global,ef $top --beta1 0.5
-- top-k, 100 steps: $own --push topk:0.01,ef --dense-warmup 100 --density-schedule 300 --beta1 0.5
+- top-k, beta1 0.9: $own --push topk:0.01,ef $top --beta1 0.9
+- top-k, slow fall: $own --push topk:0.01,ef --dense-warmup 300 --density-schedule 900
+- top-k, of whole blocks: $own --push topk:0.01,global,ef $top
+- top-k, 100 steps: $own --push topk:0.01,ef --dense-warmup 100 --density-schedule 300
 TEXT
 }
 
@@ -110,9 +112,12 @@ awk -F '  +' -v code="$code" '
     }
     $1 in most && most[$1] != "-" && NF > 8 {
         delta = $column["delta"]
-        good = delta != "-" && delta + 0 <= most[$1]
+        noise = 2 * $column["se"]
+        verdict = "NO"
+        if (delta != "-" && delta <= most[$1] + noise) verdict = "within the noise"
+        if (delta != "-" && delta <= most[$1] + 0) verdict = "yes"
         printf "%s: %s nats above bf16 (standard error %s), wanted <= %s: %s\n", $1, delta,
-               $column["se"], most[$1], good ? "yes" : "NO"
-        if (!good) code = 1
+               $column["se"], most[$1], verdict
+        if (verdict == "NO") code = 1
     }
     END { exit code }' "$bounds" "$out/table.txt"
