@@ -1,5 +1,6 @@
 #include "compression/decoder.h"
 
+#include "base/assert.h"
 #include "compression/lossless.h"
 #include "compression/scheme.h"
 
@@ -35,31 +36,48 @@ static bool check(const struct scheme *scheme, struct scheme_view *view) {
     return used == view->bytes;
 }
 
-/* Where the tiles begin is found once more, now that their bytes are trusted. */
-static void decode_tiles(const struct scheme *scheme, const struct scheme_view *view, float *out,
-                         bool add) {
-    size_t used = view->head;
-    for (size_t offset = 0, n; offset < view->count; offset += n) {
-        n = tile_size(scheme, offset, view->count);
-        const uint8_t *at = view->wire + used;
-        scheme_decode_tile(scheme, view, offset, n, at, out + offset, add);
-        used += scheme->measure(view, offset, n, at, view->bytes - used);
-    }
-}
-
-static enum status decode(uint8_t codec, const uint8_t *wire, size_t bytes, float *out,
-                          size_t count, void *scratch, bool add) {
+enum status decoder_open(struct decoder *decoder, uint8_t codec, const uint8_t *wire, size_t bytes,
+                         size_t count, void *scratch) {
+    *decoder = (struct decoder){0};
     if (count == 0) return bytes == 0 ? STATUS_OK : STATUS_CORRUPT;
     if (codec == CODEC_ZSTD && scratch == NULL) return STATUS_CORRUPT;
     if (codec == CODEC_ZSTD)
         TRY(lossless_unpack(wire, bytes, decoder_payload_max(count), scratch, &codec, &wire,
                             &bytes));
-    const struct scheme *scheme = scheme_by_id(codec);
-    struct scheme_view view = {
+    decoder->scheme = scheme_by_id(codec);
+    decoder->view = (struct scheme_view){
         .loops = codec_loops_best(), .wire = wire, .bytes = bytes, .count = count};
-    if (scheme == NULL || !check(scheme, &view)) return STATUS_CORRUPT;
-    view.trusted = true;
-    decode_tiles(scheme, &view, out, add);
+    if (decoder->scheme == NULL || !check(decoder->scheme, &decoder->view)) return STATUS_CORRUPT;
+    decoder->view.trusted = true;
+    decoder->used = decoder->view.head;
+    return STATUS_OK;
+}
+
+size_t decoder_tile(const struct decoder *decoder) {
+    return decoder->scheme != NULL ? decoder->scheme->tile : 0;
+}
+
+/* Where the tiles begin is found once more, now that their bytes are trusted. */
+void decoder_next(struct decoder *decoder, float *out, size_t n, bool add) {
+    const struct scheme *scheme = decoder->scheme;
+    const struct scheme_view *view = &decoder->view;
+    const size_t end = decoder->at + n;
+    ASSERT_OP(end, <=, view->count);
+    ASSERT(end == view->count || (scheme->tile > 0 && n % scheme->tile == 0));
+    for (size_t count; decoder->at < end; decoder->at += count, out += count) {
+        count = tile_size(scheme, decoder->at, view->count);
+        const uint8_t *tile = view->wire + decoder->used;
+        scheme_decode_tile(scheme, view, decoder->at, count, tile, out, add);
+        decoder->used +=
+            scheme->measure(view, decoder->at, count, tile, view->bytes - decoder->used);
+    }
+}
+
+static enum status decode(uint8_t codec, const uint8_t *wire, size_t bytes, float *out,
+                          size_t count, void *scratch, bool add) {
+    struct decoder decoder;
+    TRY(decoder_open(&decoder, codec, wire, bytes, count, scratch));
+    decoder_next(&decoder, out, count, add);
     return STATUS_OK;
 }
 

@@ -7,6 +7,7 @@
 #define RUBATO_COMPRESSION_DECODER_H
 
 #include "base/status.h"
+#include "compression/scheme.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -20,6 +21,23 @@ uint8_t decoder_inner_codec(uint8_t codec, const uint8_t *wire);
 /* Bytes of the scratch for blocks of at most `most_values`; aligned to 64, of one thread at a
  * time. */
 size_t decoder_scratch_bytes(size_t most_values);
+
+/* A payload on its way into values, tile by tile. */
+struct decoder {
+    const struct scheme *scheme;
+    struct scheme_view view;
+    size_t at, used; /* the next value, and where its bytes are */
+};
+
+/* CORRUPT as decoder_add. wire and scratch are the decoder's until the last value. */
+enum status decoder_open(struct decoder *decoder, uint8_t codec, const uint8_t *wire, size_t bytes,
+                         size_t count, void *scratch) WARN_UNUSED;
+
+/* Values of its tiles; 0: all must be asked for at once. */
+size_t decoder_tile(const struct decoder *decoder);
+
+/* out [n] = the next n values, or += them: all that are left, or a multiple of decoder_tile(). */
+void decoder_next(struct decoder *decoder, float *out, size_t n, bool add);
 
 /* sum [count] f32 += wire [bytes], one f32 addition a value. CORRUPT, with sum unchanged, if the
  * payload is malformed, holds another count, or `codec` is unknown. scratch was made for `count`

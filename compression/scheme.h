@@ -100,7 +100,7 @@ struct scheme {
     bool carries_specials; /* NaN and infinity survive; else encoder.c sends CODEC_FILL instead */
     bool warms_up;         /* the schedule sends it dense at first */
     uint8_t planes;        /* bytes of a value, for lossless.c: 2, 4, or 1 for what is no number */
-    size_t tile;           /* values, <= SCHEME_TILE_MAX; 0: the whole block */
+    size_t tile;           /* values, a divisor of SCHEME_TILE_MAX; 0: the whole block */
 
     /* Most bytes of a payload. NULL: encoder.c makes it, and no user asks for it (fill). */
     size_t (*bound)(const struct scheme_run *run);

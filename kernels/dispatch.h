@@ -9,10 +9,18 @@
 #ifndef RUBATO_KERNELS_DISPATCH_H
 #define RUBATO_KERNELS_DISPATCH_H
 
+#include <stddef.h>
+
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(RUBATO_NO_CLONES)
 #define KERNEL_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define KERNEL_CLONES
 #endif
+
+/* Asks for the line of memory `bytes` behind p. It may be behind the end of p's array: there often
+ * lies what is worked on next. */
+static inline void kernel_prefetch(const void *p, size_t bytes) {
+    __builtin_prefetch((const char *)p + bytes);
+}
 
 #endif

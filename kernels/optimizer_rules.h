@@ -104,6 +104,15 @@ void optimizer_rule_values(const struct optimizer_rule *rule, const struct optim
 void optimizer_adamw_values(const struct adamw_factors *factors, float *weights, float *m, float *v,
                             const float *grad, int64_t N);
 
+/* Where values lie in their piece, and the seed of the step: for random bits. */
+struct halves_at {
+    uint32_t index, seed;
+};
+
+/* One pass instead of loading bf16 moments [N], optimizer_adamw_values() and storing them. */
+void optimizer_adamw_halves(const struct adamw_factors *factors, float *weights, uint16_t *m,
+                            uint16_t *v, const float *grad, int64_t N, struct halves_at at);
+
 /* w = w * keep - rate * step */
 void optimizer_rule_move(float keep, float rate, float *weights, const float *step, int64_t count);
 

@@ -1,7 +1,7 @@
 /* optimizer_state.c - the optimizers by name, their memory, and a step of a whole piece.
  *
- * With moments in f32 the loops run over the piece in place; else over chunks that are decoded,
- * stepped and encoded again while they are in the first cache.
+ * With moments in f32 the loops run over the piece in place, and AdamW's with bf16, too; else over
+ * chunks that are decoded, stepped and encoded again while they are in the first cache.
  */
 #include "kernels/optimizer_state.h"
 
@@ -62,27 +62,68 @@ size_t optimizer_scratch_bytes(const struct optimizer *optimizer,
     return 2 * optimizer_round64(4 * values) + 2 * optimizer_round64(4 * shorter * shorter);
 }
 
-/* The whole piece, value after value. out: what lamb and muon leave in scratch. Both are written by
- * way of a struct. NOLINTNEXTLINE(readability-non-const-parameter) */
-static void step_values(const struct optimizer_rule *rule, float *weights, float *out,
-                        const float *grad) {
+/* The values from `first` on, one by one; first as optimizer_moment_load()'s. */
+static void step_chunk(const struct optimizer_rule *rule, const struct optimizer_values *values,
+                       int64_t first, int64_t count) {
+    float m[MOMENT_CHUNK], v[MOMENT_CHUNK];
+    struct optimizer_values chunk = *values;
+    chunk.m = m;
+    chunk.v = v;
+    if (rule->first.count > 0) optimizer_moment_load(&rule->first, first, count, m);
+    if (rule->second.count > 0) optimizer_moment_load(&rule->second, first, count, v);
+    optimizer_rule_values(rule, &chunk, count);
+    if (rule->first.count > 0) optimizer_moment_store(&rule->first, first, count, m, rule->seed);
+    if (rule->second.count > 0 && !rule->frozen)
+        optimizer_moment_store(&rule->second, first, count, v, rule->seed);
+}
+
+/* The same for any number of them, in the way that is fastest for the moments' type. */
+static void step_values(const struct optimizer_rule *rule, const struct optimizer_values *values,
+                        int64_t first, int64_t count) {
+    struct optimizer_values at = *values;
     if (rule->first.type == MOMENT_F32) {
-        const struct optimizer_values all = {weights, rule->first.data, rule->second.data, grad,
-                                             out};
-        optimizer_rule_values(rule, &all, rule->count);
+        at.m = rule->first.count > 0 ? (float *)rule->first.data + first : NULL;
+        at.v = rule->second.count > 0 ? (float *)rule->second.data + first : NULL;
+        optimizer_rule_values(rule, &at, count);
         return;
     }
-    float m[MOMENT_CHUNK], v[MOMENT_CHUNK];
-    for (int64_t at = 0; at < rule->count; at += MOMENT_CHUNK) {
-        int64_t count = rule->count - at < MOMENT_CHUNK ? rule->count - at : MOMENT_CHUNK;
-        const struct optimizer_values chunk = {weights + at, m, v, grad + at,
-                                               out ? out + at : NULL};
-        if (rule->first.count > 0) optimizer_moment_load(&rule->first, at, count, m);
-        if (rule->second.count > 0) optimizer_moment_load(&rule->second, at, count, v);
-        optimizer_rule_values(rule, &chunk, count);
-        if (rule->first.count > 0) optimizer_moment_store(&rule->first, at, count, m, rule->seed);
-        if (rule->second.count > 0 && !rule->frozen)
-            optimizer_moment_store(&rule->second, at, count, v, rule->seed);
+    if (rule->first.type == MOMENT_BF16 && rule->kind == OPTIMIZER_ADAMW && !rule->frozen) {
+        const struct halves_at place = {(uint32_t)first, rule->seed};
+        optimizer_adamw_halves(&rule->adamw, at.weights, (uint16_t *)rule->first.data + first,
+                               (uint16_t *)rule->second.data + first, at.grad, count, place);
+        return;
+    }
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = count - done < MOMENT_CHUNK ? count - done : MOMENT_CHUNK;
+        step_chunk(rule, &at, first + done, n);
+        at.weights += n;
+        at.grad += n;
+        if (at.out) at.out += n;
+    }
+}
+
+static bool is_whole(enum optimizer_kind kind) {
+    return kind == OPTIMIZER_LAMB || kind == OPTIMIZER_MUON || kind == OPTIMIZER_ADAFACTOR;
+}
+
+/* The kinds of is_whole(). */
+static void step_whole(const struct optimizer_rule *rule, float *weights, void *state,
+                       const float *grad, void *scratch) {
+    if (rule->kind == OPTIMIZER_ADAFACTOR) {
+        optimizer_adafactor_step(rule, weights, state, grad, scratch);
+        return;
+    }
+    const struct optimizer_values all = {.weights = weights, .grad = grad, .out = scratch};
+    step_values(rule, &all, 0, rule->count);
+    if (rule->kind == OPTIMIZER_LAMB) {
+        double trust = optimizer_rule_trust(optimizer_sum_of_squares(weights, rule->count),
+                                            optimizer_sum_of_squares(scratch, rule->count));
+        float rate = (float)((double)rule->lr * trust);
+        optimizer_rule_move(1.0F, rate, weights, scratch, rule->count);
+    } else {
+        const float *step = optimizer_product_orthogonal(&rule->piece, scratch);
+        float rate = (float)((double)rule->lr * optimizer_rule_muon_scale(&rule->piece));
+        optimizer_rule_move(rule->keep, rate, weights, step, rule->count);
     }
 }
 
@@ -90,22 +131,29 @@ void optimizer_step(const struct optimizer *optimizer, const struct optimizer_up
                     const struct optimizer_piece *piece, float *weights, void *state,
                     const float *grad, void *scratch) {
     const struct optimizer_rule rule = optimizer_rule_make(optimizer, update, piece, state);
+    const struct optimizer_values all = {.weights = weights, .grad = grad};
     if (rule.count == 0) return;
-    if (rule.kind == OPTIMIZER_ADAFACTOR) {
-        optimizer_adafactor_step(&rule, weights, state, grad, scratch);
-        return;
-    }
-    const bool whole = rule.kind == OPTIMIZER_LAMB || rule.kind == OPTIMIZER_MUON;
-    step_values(&rule, weights, whole ? scratch : NULL, grad);
-    if (rule.kind == OPTIMIZER_LAMB) {
-        double trust = optimizer_rule_trust(optimizer_sum_of_squares(weights, rule.count),
-                                            optimizer_sum_of_squares(scratch, rule.count));
-        float rate = (float)((double)rule.lr * trust);
-        optimizer_rule_move(1.0F, rate, weights, scratch, rule.count);
-    }
-    if (rule.kind == OPTIMIZER_MUON) {
-        const float *step = optimizer_product_orthogonal(piece, scratch);
-        float rate = (float)((double)rule.lr * optimizer_rule_muon_scale(piece));
-        optimizer_rule_move(rule.keep, rate, weights, step, rule.count);
+    if (is_whole(rule.kind))
+        step_whole(&rule, weights, state, grad, scratch);
+    else
+        step_values(&rule, &all, 0, rule.count);
+}
+
+void optimizer_step_tiles(const struct optimizer *optimizer, const struct optimizer_update *update,
+                          const struct optimizer_piece *piece, float *weights, void *state,
+                          const struct optimizer_tiles *tiles, void *scratch) {
+    const struct optimizer_rule rule = optimizer_rule_make(optimizer, update, piece, state);
+    const bool whole = is_whole(rule.kind);
+    ASSERT(tiles->size > 0 && tiles->size % MOMENT_BLOCK == 0);
+    for (int64_t first = 0, count; first < rule.count; first += count) {
+        int64_t left = rule.count - first;
+        count = left < tiles->size || whole ? left : tiles->size;
+        const struct optimizer_values tile = {.weights = weights + first,
+                                              .grad = tiles->grad(tiles->context, first, count)};
+        if (whole)
+            step_whole(&rule, weights, state, tile.grad, scratch);
+        else
+            step_values(&rule, &tile, first, count);
+        tiles->done(tiles->context, first, count);
     }
 }

@@ -114,6 +114,23 @@ void optimizer_step_ref(const struct optimizer *optimizer, const struct optimize
                         const struct optimizer_piece *piece, float *weights, void *state,
                         const float *grad, void *scratch);
 
+/* Where a step's gradient comes from and what becomes of the weights, tile by tile, so that both
+ * can be made while the tile is in the cache. Tiles follow each other and make up the piece, each
+ * of `size` values but for the last. Lamb, adafactor and muon take the piece as one. */
+struct optimizer_tiles {
+    int64_t size; /* a multiple of 256 */
+    void *context;
+    /* The gradient [count] of the values from `first` on; stays as it is until done(). */
+    const float *(*grad)(void *context, int64_t first, int64_t count);
+    /* These weights are those of after the step. */
+    void (*done)(void *context, int64_t first, int64_t count);
+};
+
+/* optimizer_step(), with the same bits. scratch is not touched before the first grad() is back. */
+void optimizer_step_tiles(const struct optimizer *optimizer, const struct optimizer_update *update,
+                          const struct optimizer_piece *piece, float *weights, void *state,
+                          const struct optimizer_tiles *tiles, void *scratch);
+
 /* Delay compensation (DC-ASGD: Zheng et al., arXiv 1609.08326): moves the gradient of weights that
  * were `base` to where the weights are now, with g g for the second derivative. Before the step
  * that `update` describes, so the state has seen step - 1 of them:

@@ -62,7 +62,10 @@ enum status threads_confine(const char *list) {
         }
     }
     ASSERT(CPU_COUNT(&wanted) > 0);
-    if (sched_setaffinity(0, sizeof wanted, &wanted) == 0) return STATUS_OK;
+    if (sched_setaffinity(0, sizeof wanted, &wanted) == 0) {
+        log_info("confined to cores %s", list);
+        return STATUS_OK;
+    }
     log_error("--cpus %s: %s", list, strerror(errno));
     return STATUS_INVALID;
 }

@@ -79,7 +79,7 @@ static const struct {
     {"fast", "bf16"},
     {"balanced", "int8"},
     {"thin", "int4:sr,had"},
-    {"wan", "topk:0.01,ef+zstd"},
+    {"wan", "int4:sr,had"},
 };
 
 static const char *const residuals[] = {"f32", "bf16", "int8"};

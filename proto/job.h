@@ -92,6 +92,7 @@ struct job {
     char channel[OPTION_TEXT_MAX];     /* auto | shm | ucx | tls: of data */
     char net_devices[OPTION_TEXT_MAX]; /* for UCX; empty: the interface of the control connection */
     char tls[OPTION_TEXT_MAX];         /* UCX's transports; empty: as the devices need */
+    char poll[OPTION_TEXT_MAX];        /* sleep | adaptive | busy: see base/idle.h */
     char log_level[OPTION_TEXT_MAX];
     int64_t shards;             /* server: shard threads of this process */
     bool stay;                  /* server: wait for the next job when one ends */
@@ -103,7 +104,7 @@ struct job {
     char recompute[OPTION_TEXT_MAX]; /* none | attention | every:N */
     bool forward_overlap;            /* a step starts while weights of the last round still come */
     char init[OPTION_TEXT_MAX];      /* random | path of safetensors; of worker 0 */
-    char cpus[OPTION_TEXT_MAX];      /* cores that the worker is confined to; empty: none */
+    char cpus[OPTION_TEXT_MAX];      /* cores that the process is confined to; empty: all */
     char run_dir[OPTION_TEXT_MAX];
     int64_t sample_tokens;
     char prompt[OPTION_TEXT_MAX];

@@ -16,7 +16,7 @@ static const struct preset {
     } more[MORE_MAX];
 } presets[] = {
     {"thin", {{"optimizer", "worker:adamw"}}},
-    {"wan", {{"mode", "diloco:20"}, {"pull", "delta-int4"}}},
+    {"wan", {{"mode", "local:8"}, {"pull", "delta-int4"}}},
 };
 
 static const struct preset *find(const char *text) {

@@ -58,6 +58,7 @@ CHOICE(check_residual, "f32, bf16, int8")
 CHOICE(check_pull, "bf16, none, delta-int8, delta-int4")
 CHOICE(check_progress, "auto, line, off")
 CHOICE(check_channel, "auto, shm, ucx, tls")
+CHOICE(check_poll, "sleep, adaptive, busy")
 CHOICE(check_wire, "auto, plain, auth, encrypt")
 
 static bool check_mode(const char *text, char *why, size_t why_bytes) {
@@ -429,6 +430,10 @@ const struct option job_table[] = {
      "connection's interface) or others, by commas; empty: tcp, or ib for RDMA devices that "
      "--net-devices names",
      ALL, AT(tls), check_tls},
+    {"poll", OPTION_TEXT, "sleep", 0, 0, "",
+     "what the threads of the data channels do when nothing is there: sleep, adaptive (look again "
+     "for 50 us, then sleep), or busy (look again and again, which takes a core each)",
+     ALL, AT(poll), check_poll},
     {"log-level", OPTION_TEXT, "info", 0, 0, "",
      "least urgent messages to print: error, warn, info, debug (every step) or trace (every frame)",
      ALL, AT(log_level), check_log_level},
@@ -468,8 +473,8 @@ const struct option job_table[] = {
      "model.safetensors or its index",
      OF_WORKER, AT(init), NULL},
     {"cpus", OPTION_TEXT, "", 0, 0, "cores",
-     "cores that this worker is confined to, such as 0-3,8; empty: all that it may use", false,
-     JOB_WORKER, AT(cpus), NULL},
+     "cores that this process is confined to, such as 0-3,8; empty: all that it may use", false,
+     JOB_SERVER | JOB_WORKER, AT(cpus), NULL},
     {"run-dir", OPTION_TEXT, "", 0, 0, "folder",
      "folder for metrics and the trained model; empty: a new folder under runs/", OF_WORKER,
      AT(run_dir), NULL},

@@ -289,17 +289,12 @@ static void open_next(struct shard *shard) {
     }
 }
 
-/* The sum itself is another's to empty. */
+/* The sum is empty, or will be. */
 static void begin_sum(struct shard_block *block) {
     block->weight = 0;
     block->next_rank = 0;
     block->damaged = false;
     block->votes = true;
-}
-
-static void empty_sum(struct shard_block *block) {
-    memset(block->sum, 0, (size_t)block->plan->count * sizeof(float));
-    begin_sum(block);
 }
 
 static void decide_block(struct shard *shard, struct shard_block *block,
@@ -315,14 +310,11 @@ static void decide_block(struct shard *shard, struct shard_block *block,
         struct update update = {.grad_scale = verdict->scale * (1.0F / (float)block->weight),
                                 .rate = 1};
         update_block(shard, block, &update);
-        reply_outdated(shard, block);
+    } else {
+        memset(block->sum, 0, (size_t)block->plan->count * sizeof(float));
     }
     block->version++;
-    if (shard->mean != NULL) {
-        begin_sum(block);
-    } else {
-        empty_sum(block);
-    }
+    begin_sum(block);
 }
 
 void aggregate_verdict(struct shard *shard, const struct vote_verdict *verdict) {
@@ -374,7 +366,9 @@ void aggregate_change(struct shard *shard, const struct discipline *discipline) 
         struct shard_block *block = &shard->blocks[i];
         block->base_steps = update_position(shard, block);
         block->base_version = block->version;
-        empty_sum(block);
+        block->stirred = true;
+        memset(block->sum, 0, (size_t)block->plan->count * sizeof(float));
+        begin_sum(block);
     }
     aggregate_begin(shard, discipline);
     shard->after = *discipline;

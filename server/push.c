@@ -38,8 +38,10 @@ static void count_turn(struct shard *shard, const struct shard_block *block, uin
 
 static void end_turn(struct shard *shard, struct shard_block *block, uint32_t rank, bool dropped) {
     struct shard_lane *lane = &block->lanes[rank];
+    uint64_t clock = lane->record.applied_seq;
     lane->record.applied_seq = lane->record.held_seq;
     lane->record.held_seq = 0;
+    reply_clock(block, clock);
     lane->ticket = lane->held_ticket;
     lane->has = (struct delta_place){lane->base_version, lane->held_check};
     lane->exact = false;
@@ -91,21 +93,22 @@ static void apply(struct shard *shard, struct shard_block *block, uint32_t rank,
         push_drop(shard, block, rank);
         return;
     }
-    bool sound = decoder_set(lane->codec, lane->payload, lane->payload_bytes, block->sum,
-                             (size_t)block->plan->count, shard->scratch) == STATUS_OK;
+    struct decoder decoder;
+    bool sound = decoder_open(&decoder, lane->codec, lane->payload, lane->payload_bytes,
+                              (size_t)block->plan->count, shard->scratch) == STATUS_OK;
     if (!sound) push_damaged(shard, block, rank);
-    push_release(shard, lane);
     push_had_turn(shard, block, rank, weight);
     if (sound && isfinite(commit->sum_of_squares) && weight > 0) {
         struct update update = {
             .grad_scale = (float)((double)clip_factor(shard, commit, weight) / weight),
             .rate = weight * admission_rate(shard->scale, staleness, shard->living),
-            .lane = lane};
+            .lane = lane,
+            .push = &decoder};
         update_block(shard, block, &update);
-        reply_outdated(shard, block);
     } else {
         shard->counters.skipped++;
     }
+    push_release(shard, lane);
     block->version++;
 }
 
@@ -224,6 +227,7 @@ void push_gone(struct shard *shard, uint32_t rank) {
             lane->record.held_seq = 0;
         }
         reply_cancel(shard, block, rank);
+        reply_clock(block, lane->record.applied_seq);
     }
     recall_lost(shard);
     if (shard->by_round) {

@@ -1,5 +1,6 @@
 /* reply.c - answers to workers: encoded once a version, sent to each that waits and may have it.
  *
+ * They go in the order of a forward pass's need, which may start on the first.
  * An answer lies in a buffer until its last send is over; a block whose version moved on lets go of
  * its buffer, which is free again when no send needs it. When no buffer is free, answers wait.
  * With --pull delta-* a buffer holds what one worker lacks of the replica (replica.c); it serves
@@ -18,18 +19,17 @@
 #define COOKIE_EXACT UINT64_MAX /* of a send whose payload is no buffer */
 
 void reply_due(struct shard *shard, struct shard_block *block, uint32_t rank) {
-    struct shard_lane *lane = &block->lanes[rank];
-    if (!lane->due && !shard->ranks[rank].gone) {
-        lane->due = true;
+    if (!shard_ranks_has(&block->waiting, rank) && !shard->ranks[rank].gone) {
+        shard_ranks_add(&block->waiting, rank);
+        block->stirred = true;
         block->due++;
         shard->due++;
     }
 }
 
 void reply_cancel(struct shard *shard, struct shard_block *block, uint32_t rank) {
-    struct shard_lane *lane = &block->lanes[rank];
-    if (lane->due) {
-        lane->due = false;
+    if (shard_ranks_has(&block->waiting, rank)) {
+        shard_ranks_remove(&block->waiting, rank);
         block->due--;
         shard->due--;
     }
@@ -49,6 +49,27 @@ void reply_outdated(struct shard *shard, struct shard_block *block) {
         free_buffer(shard, block->buffer);
     }
     block->buffer = SHARD_NO_BUFFER;
+}
+
+/* Some buffer is free. */
+static struct shard_buffer *take_buffer(struct shard *shard, struct shard_block *block) {
+    uint32_t index = shard->free_buffers[--shard->free_count];
+    struct shard_buffer *buffer = &shard->buffers[index];
+    buffer->current = true;
+    buffer->sealed = false;
+    block->buffer = index;
+    return buffer;
+}
+
+uint8_t *reply_open(struct shard *shard, struct shard_block *block) {
+    reply_outdated(shard, block);
+    if (shard->free_count == 0 || shard->mean != NULL || block->replica.values != NULL) {
+        return NULL;
+    }
+    struct shard_buffer *buffer = take_buffer(shard, block);
+    buffer->codec = shard->pull;
+    buffer->used = cast_bytes(shard->pull, (size_t)block->plan->count);
+    return buffer->bytes;
 }
 
 void reply_sent(struct shard *shard, uint64_t cookie) {
@@ -77,7 +98,14 @@ static void fill(struct shard *shard, struct shard_block *block, uint32_t steps,
         buffer->codec = shard->delta;
         buffer->used = replica_encode(shard, block, steps, buffer->bytes);
     }
-    buffer->xxh3 = checksum_xxh3(buffer->bytes, buffer->used);
+}
+
+/* Not before someone is to get it. */
+static void seal(struct shard_buffer *buffer) {
+    if (!buffer->sealed) {
+        buffer->xxh3 = checksum_xxh3(buffer->bytes, buffer->used);
+        buffer->sealed = true;
+    }
 }
 
 /* Encodes the answer to this lane into a buffer, unless the block's has it; false when none is
@@ -91,8 +119,9 @@ static bool encode_block(struct shard *shard, struct shard_block *block,
         steps = replica_steps_from(block, &lane->has);
     }
     if (block->buffer != SHARD_NO_BUFFER) {
-        const struct shard_buffer *last = &shard->buffers[block->buffer];
+        struct shard_buffer *last = &shard->buffers[block->buffer];
         if (!follows || (last->version == block->version && last->steps == steps)) {
+            seal(last);
             return true;
         }
         reply_outdated(shard, block);
@@ -100,23 +129,37 @@ static bool encode_block(struct shard *shard, struct shard_block *block,
     if (shard->free_count == 0) {
         return false;
     }
-    uint32_t index = shard->free_buffers[--shard->free_count];
-    struct shard_buffer *buffer = &shard->buffers[index];
+    struct shard_buffer *buffer = take_buffer(shard, block);
     fill(shard, block, steps, buffer);
     buffer->version = block->version;
     buffer->steps = steps;
-    buffer->current = true;
-    block->buffer = index;
+    seal(buffer);
     return true;
 }
 
-static uint64_t slowest_clock(const struct shard *shard, const struct shard_block *block) {
-    uint64_t slowest = UINT64_MAX;
+void reply_clock(struct shard_block *block, uint64_t from) {
+    if (block->at_slowest > 0 && from == block->slowest) {
+        block->at_slowest--;
+        block->stirred = block->stirred || block->at_slowest == 0;
+    }
+}
+
+/* All workers are looked at once for each clock that the slowest passes, which takes a push of
+ * each. */
+static uint64_t slowest_clock(const struct shard *shard, struct shard_block *block) {
+    if (block->at_slowest > 0) {
+        return block->slowest;
+    }
+    block->slowest = UINT64_MAX;
     for (uint32_t rank = 0; rank < shard->workers; rank++) {
         uint64_t clock = block->lanes[rank].record.applied_seq;
-        slowest = clock < slowest && !shard->ranks[rank].gone ? clock : slowest;
+        if (shard->ranks[rank].gone || clock > block->slowest) {
+            continue;
+        }
+        block->at_slowest = clock < block->slowest ? 1 : block->at_slowest + 1;
+        block->slowest = clock;
     }
-    return slowest;
+    return block->slowest;
 }
 
 static enum status send_answer(struct shard *shard, struct shard_block *block, uint32_t rank) {
@@ -167,11 +210,11 @@ static void keep_copy(const struct shard_block *block, struct shard_lane *lane) 
 /* False when the channel or the buffers are full: no use to go on now. */
 static bool answer_block(struct shard *shard, struct shard_block *block, bool *sent) {
     uint64_t slowest = slowest_clock(shard, block);
-    for (uint32_t rank = 0; rank < shard->workers && block->due > 0; rank++) {
+    for (uint32_t rank = shard_ranks_next(&block->waiting, 0); rank < shard->workers;
+         rank = shard_ranks_next(&block->waiting, rank + 1)) {
         struct shard_lane *lane = &block->lanes[rank];
         uint64_t clock = lane->record.applied_seq;
-        if (!lane->due ||
-            (!shard->released && !admission_answer(&shard->discipline, clock, slowest))) {
+        if (!shard->released && !admission_answer(&shard->discipline, clock, slowest)) {
             continue;
         }
         if (!lane->exact && !encode_block(shard, block, lane)) {
@@ -191,14 +234,31 @@ static bool answer_block(struct shard *shard, struct shard_block *block, bool *s
             keep_copy(block, lane);
         }
     }
+    block->stirred = false;
     return true;
 }
 
+static bool is_pack(const struct shard *shard, uint64_t index) {
+    const struct plan *plan = shard->config.plan;
+    return plan->tensors[plan->pack_order[shard->blocks[index].plan->first_tensor]].dims == 1;
+}
+
+/* In the order in which a forward pass needs them, so that it can start on what has come: packs,
+ * which hold vectors of all layers and stand behind the matrices in the plan; then the matrices in
+ * the model's order. What becomes due meanwhile and is needed earlier goes first at the next
+ * call. */
 bool reply_flush(struct shard *shard) {
     bool sent = false;
+    uint64_t packs = 0;
+    while (shard->due > 0 && packs < shard->block_count &&
+           is_pack(shard, shard->block_count - 1 - packs)) {
+        packs++;
+    }
     for (uint64_t i = 0; i < shard->block_count && shard->due > 0; i++) {
-        struct shard_block *block = &shard->blocks[i];
-        if (block->due > 0 && block->ready && !answer_block(shard, block, &sent)) {
+        uint64_t at = i < packs ? shard->block_count - packs + i : i - packs;
+        struct shard_block *block = &shard->blocks[at];
+        if (block->due > 0 && block->ready && (block->stirred || shard->released) &&
+            !answer_block(shard, block, &sent)) {
             break;
         }
     }

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "kernels/threads.h"
 #include "proto/program.h"
 #include "server/coordinator.h"
 #include "server/service.h"
@@ -266,7 +267,12 @@ int main(int argc, char **argv) {
     if (!program_begin(&program, &server.options, &server.job, argc, argv, &exit_code)) {
         return exit_code;
     }
-    enum status status = endpoint_init(&server.endpoint, &server.job);
+    /* Shards' threads inherit it, and their memory comes from where they run: each is the first to
+     * touch its own. */
+    enum status status = server.job.cpus[0] != '\0' ? threads_confine(server.job.cpus) : STATUS_OK;
+    if (status == STATUS_OK) {
+        status = endpoint_init(&server.endpoint, &server.job);
+    }
     if (status == STATUS_OK) {
         status = paced_link_init(&server.link, server.job.link);
     }

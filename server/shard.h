@@ -70,7 +70,6 @@ struct shard_lane {
     bool exact;             /* and it asked for the weights themselves */
     uint32_t staleness;     /* of the last push that had its turn */
     bool summed;            /* the held push is in the sum of the open round */
-    bool due;               /* the worker waits for an answer */
     float *copy;            /* [plan.count] what was last sent; NULL without --delay-base copies */
     uint64_t copy_version;
 };
@@ -98,7 +97,11 @@ struct shard_block {
     uint32_t next_rank;            /* ranks below are in the sum (rounds of all) */
     bool ready;                    /* has weights */
     uint32_t buffer;               /* that holds the last encoded answer, while it is good */
-    uint32_t due;                  /* lanes with an answer due */
+    uint32_t due;                  /* workers that wait for an answer: */
+    struct shard_ranks waiting;    /* these */
+    bool stirred;                  /* since the last look, one more may be allowed to have it */
+    uint64_t slowest;              /* clock of the slowest living worker, */
+    uint32_t at_slowest;           /* and how many are there; 0: to be found anew */
     float mean_factor;             /* --optimizer worker: what the last round's sum, which stays */
                                    /* until it is encoded, is to be multiplied by; 0: left out */
     struct shard_lane *lanes;      /* [workers] */
@@ -109,6 +112,7 @@ struct shard_block {
 struct shard_buffer {
     uint8_t *bytes;
     size_t used;
+    bool sealed; /* the check-sum is there: */
     uint64_t xxh3;
     uint8_t codec;
     uint64_t version; /* of the block; */

@@ -21,6 +21,21 @@ static inline void shard_ranks_add(struct shard_ranks *ranks, uint32_t rank) {
     ranks->bits[rank / 64] |= UINT64_C(1) << rank % 64;
 }
 
+static inline void shard_ranks_remove(struct shard_ranks *ranks, uint32_t rank) {
+    ranks->bits[rank / 64] &= ~(UINT64_C(1) << rank % 64);
+}
+
+/* The first that is `rank` or higher; SHARD_WORKERS_MAX: none is. */
+static inline uint32_t shard_ranks_next(const struct shard_ranks *ranks, uint32_t rank) {
+    for (uint32_t word = rank / 64; word < SHARD_WORKERS_MAX / 64; word++, rank = 64 * word) {
+        uint64_t bits = ranks->bits[word] >> rank % 64;
+        if (bits != 0) {
+            return rank + (uint32_t)__builtin_ctzll(bits);
+        }
+    }
+    return SHARD_WORKERS_MAX;
+}
+
 static inline bool shard_ranks_has(const struct shard_ranks *ranks, uint32_t rank) {
     return (ranks->bits[rank / 64] >> rank % 64 & 1) != 0;
 }

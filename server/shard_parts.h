@@ -3,6 +3,7 @@
 #ifndef RUBATO_SERVER_SHARD_PARTS_H
 #define RUBATO_SERVER_SHARD_PARTS_H
 
+#include "compression/decoder.h"
 #include "server/shard.h"
 
 /* ---- push.c: what becomes of a worker's frames ---- */
@@ -69,9 +70,11 @@ struct update {
     float grad_scale;
     double rate;                   /* factor of the learning rate */
     const struct shard_lane *lane; /* of a push by itself, for delay compensation; else NULL */
+    struct decoder *push;          /* the gradient, not yet decoded; NULL: it is in the sum */
 };
 
-/* One optimizer step of the block on what is in its sum. */
+/* One optimizer step of the block, which makes its next version's answer too, where it can: both
+ * while a tile of it is in the cache. What was in the sum is used up. */
 void update_block(struct shard *shard, struct shard_block *block, const struct update *update);
 
 /* The step of the job's schedule that the block has reached. */
@@ -119,8 +122,15 @@ void reply_due(struct shard *shard, struct shard_block *block, uint32_t rank);
 /* It does not any more. */
 void reply_cancel(struct shard *shard, struct shard_block *block, uint32_t rank);
 
+/* A living worker's clock of the block moved on from this one, or the worker has gone. */
+void reply_clock(struct shard_block *block, uint64_t from);
+
 /* The block has a new version: its encoded answer is old. */
 void reply_outdated(struct shard *shard, struct shard_block *block);
+
+/* The same, and the new weights are at hand. Where an answer is all of them and there is room for
+ * it, returns where they are to be written by cast_encode(shard->pull, ...); else NULL. */
+uint8_t *reply_open(struct shard *shard, struct shard_block *block);
 
 /* Sends the answers that are due and allowed; true when one was sent. */
 bool reply_flush(struct shard *shard);

@@ -19,7 +19,8 @@ static void *run(void *argument) {
         memory_forbid(shard->counters.pushes > WARM_PUSHES);
         bool worked = shard_poll(shard);
         memory_forbid(false);
-        if (!worked && channel->ops->arm(channel) == STATUS_OK) {
+        if (!idle_looks_again(&thread->idle, worked, clock_now_ns()) &&
+            channel->ops->arm(channel) == STATUS_OK) {
             wake_wait(fds, 2, SLEEP_MAX_NS);
         }
     }
@@ -29,6 +30,7 @@ static void *run(void *argument) {
 enum status shard_thread_start(struct shard_thread *thread, struct shard *shard) {
     thread->shard = shard;
     atomic_init(&thread->stop, false);
+    TRY(idle_init(&thread->idle, shard->config.job->poll, clock_now_ns()));
     TRY(wake_init(&thread->wake));
     if (pthread_create(&thread->thread, NULL, run, thread) != 0) {
         log_error("no thread for shard %llu", (unsigned long long)shard->config.id);

@@ -1,7 +1,9 @@
-/* shard_thread.h - the thread of a shard: polls it, sleeps when there is nothing to do. */
+/* shard_thread.h - the thread of a shard: polls it, and does as --poll says when there is nothing
+ * to do. */
 #ifndef RUBATO_SERVER_SHARD_THREAD_H
 #define RUBATO_SERVER_SHARD_THREAD_H
 
+#include "base/idle.h"
 #include "server/shard.h"
 
 #include <pthread.h>
@@ -9,6 +11,7 @@
 
 struct shard_thread {
     struct shard *shard; /* the thread's while it runs */
+    struct idle idle;    /* the thread's, likewise */
     struct wake wake;    /* signal it after a verdict */
     pthread_t thread;
     atomic_bool stop;

@@ -1,9 +1,16 @@
 /* update.c - one optimizer step of one block: see shard_parts.h. */
 #include "base/assert.h"
+#include "compression/cast.h"
 #include "server/shard_parts.h"
 
 #include <math.h>
 #include <string.h>
+
+/* Values of a tile, unless the decoder's are larger. So few that what was asked for ahead, while
+ * one is stepped, is on its way while the next is decoded. */
+enum { TILE = SCHEME_TILE };
+
+_Static_assert(TILE % 256 == 0 && SCHEME_TILE_MAX % TILE == 0, "tiles must fit each other");
 
 /* The servers' optimizer after local steps, on the mean of what workers moved by. "average" is
  * plain SGD with rate 1: weights - mean. No weight decay, one rate for the whole run. */
@@ -104,6 +111,39 @@ static void compensate(struct shard *shard, struct shard_block *block,
                                lane->staleness, block->sum, shard->scratch);
 }
 
+/* What a step passes by, tile by tile. */
+struct walk {
+    const struct shard *shard;
+    struct shard_block *block;
+    struct decoder *push; /* as struct update's */
+    uint8_t *answer;      /* or NULL */
+    _Alignas(MEMORY_ALIGN) float grad[SCHEME_TILE_MAX];
+};
+
+static const float *walk_gradient(void *context, int64_t first, int64_t count) {
+    struct walk *walk = context;
+    float *sum = walk->block->sum + first;
+    if (walk->push == NULL) {
+        return sum;
+    }
+    float *to = count <= SCHEME_TILE_MAX ? walk->grad : sum;
+    decoder_next(walk->push, to, (size_t)count, false);
+    return to;
+}
+
+static void walk_done(void *context, int64_t first, int64_t count) {
+    struct walk *walk = context;
+    const struct shard_block *block = walk->block;
+    uint8_t pull = walk->shard->pull;
+    if (walk->answer != NULL) {
+        cast_encode(pull, block->weights + first, (size_t)count,
+                    walk->answer + cast_bytes(pull, (size_t)first));
+    }
+    if (walk->push == NULL) {
+        memset(block->sum + first, 0, (size_t)count * sizeof(float));
+    }
+}
+
 void update_block(struct shard *shard, struct shard_block *block, const struct update *update) {
     const struct job *job = shard->config.job;
     struct optimizer_piece piece = update_piece(block->plan);
@@ -116,10 +156,20 @@ void update_block(struct shard *shard, struct shard_block *block, const struct u
                                      .decay = shard->discipline.local ? 0 : (float)decay,
                                      .grad_scale = update->grad_scale,
                                      .step = (int64_t)block->updates + 1};
-    if (update->lane != NULL && job->delay_comp > 0) {
+    struct walk walk = {.shard = shard, .block = block, .push = update->push};
+    bool compensates = update->lane != NULL && job->delay_comp > 0;
+    if (walk.push != NULL && (compensates || decoder_tile(walk.push) == 0)) {
+        decoder_next(walk.push, block->sum, (size_t)block->plan->count, false);
+        walk.push = NULL;
+    }
+    if (compensates) {
         compensate(shard, block, &optimizer, &terms, update->lane);
     }
-    optimizer_step(&optimizer, &terms, &piece, block->weights, block->state, block->sum,
-                   shard->scratch);
+    walk.answer = reply_open(shard, block);
+    bool larger = walk.push != NULL && decoder_tile(walk.push) > TILE;
+    const struct optimizer_tiles tiles = {larger ? SCHEME_TILE_MAX : TILE, &walk, walk_gradient,
+                                          walk_done};
+    optimizer_step_tiles(&optimizer, &terms, &piece, block->weights, block->state, &tiles,
+                         shard->scratch);
     block->updates++;
 }
