@@ -148,6 +148,8 @@ void rig_expect_silence(struct rig *rig) {
     CHECK_INT(ring_count(&rig->shard.notes), 0);
 }
 
+const uint64_t rig_need[RIG_BLOCKS] = {3, 0, 1, 2};
+
 const struct fake_send *rig_next(struct rig *rig) {
     return rig->seen < rig->fake.send_count ? &rig->fake.sends[rig->seen++] : NULL;
 }
@@ -335,7 +337,7 @@ uint64_t rig_state(const struct rig *rig) {
                                        lane->held_ticket,
                                        lane->ticket,
                                        lane->staleness,
-                                       lane->due,
+                                       shard_ranks_has(&block->waiting, rank),
                                        lane->summed,
                                        (uint64_t)(1000 * (lane->weight + 7 * lane->counted))};
             hash = checksum_xxh3(lane_words, sizeof lane_words);

@@ -78,6 +78,9 @@ void rig_expect_silence(struct rig *rig);
 
 /* ---- what the shard does ---- */
 
+/* The blocks in the order in which answers that are due together leave: the vector's first. */
+extern const uint64_t rig_need[RIG_BLOCKS];
+
 /* The next answer, NULL when there is none. */
 const struct fake_send *rig_next(struct rig *rig);
 

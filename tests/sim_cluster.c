@@ -93,6 +93,17 @@ static int64_t step_ns(void *context) {
     return takes;
 }
 
+/* A trainer waits in the middle of its step: the others go on. They may wait, too, each within the
+ * wait of another. */
+static void await_session(void *context) {
+    struct sim_process *process = context;
+    memory_forbid(false); /* which is the step's own affair, not theirs */
+    process->sim->awaits++;
+    process->waiting = true;
+    (void)sim_step(process->sim);
+    process->waiting = false;
+}
+
 static void open_worker(struct sim *sim, uint32_t i) {
     struct sim_process *process = &sim->workers[i];
     uint32_t node = sim_worker_node(sim, i);
@@ -112,6 +123,8 @@ static void open_worker(struct sim *sim, uint32_t i) {
                                      .keep_weights = sim->config.weights,
                                      .loss = sim->config.loss,
                                      .loss_context = sim->config.loss_contexts[i],
+                                     .await = await_session,
+                                     .await_context = process,
                                      .step_ns = step_ns,
                                      .step_context = process};
     if (sim->config.worker_options[i] != NULL) {
@@ -160,9 +173,11 @@ void sim_close(struct sim *sim) {
     loop_close(sim->loop);
 }
 
-static bool poll_worker(struct sim_process *process, int64_t now_ns) {
+static bool poll_worker(struct sim_process *process) {
+    /* Another trainer may have let time pass. */
+    int64_t now_ns = loop_now_ns(process->sim->loop);
     bool worked = session_poll(&process->session, now_ns);
-    if (now_ns < process->busy_until_ns) {
+    if (process->waiting || now_ns < process->busy_until_ns) {
         return worked;
     }
     return trainer_poll(&process->trainer) || worked;
@@ -264,7 +279,7 @@ bool sim_step(struct sim *sim) {
         worked = service_poll(&sim->servers[i].service, now_ns) || worked;
     }
     for (uint32_t i = 0; i < sim->config.workers; i++) {
-        worked = poll_worker(&sim->workers[i], now_ns) || worked;
+        worked = poll_worker(&sim->workers[i]) || worked;
     }
     if (all_ended(sim)) {
         return false;

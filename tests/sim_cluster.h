@@ -2,8 +2,9 @@
  *
  * The real coordinator, servers, sessions and trainers over the simulated network
  * (transport/loop.h). Each trainer's step takes a random virtual time, so that workers run at
- * different paces; workers may leave, or be cut off (loop_cut), and a tool may change the mode. A
- * failing case is its seed.
+ * different paces; a step that starts before all its weights are there (worker/gate.h) waits while
+ * the others are polled. Workers may leave, or be cut off (loop_cut), and a tool may change the
+ * mode. A failing case is its seed.
  */
 #ifndef RUBATO_TESTS_SIM_CLUSTER_H
 #define RUBATO_TESTS_SIM_CLUSTER_H
@@ -57,6 +58,7 @@ struct sim_process {
     struct session session;
     struct trainer trainer;
     int64_t busy_until_ns; /* a trainer that computes */
+    bool waiting;          /* a trainer that waits in the middle of a step */
 };
 
 struct sim {
@@ -68,6 +70,7 @@ struct sim {
     struct sim_process servers[SIM_PROCESSES_MAX];
     struct sim_process workers[SIM_PROCESSES_MAX];
     struct sim_tool tool;
+    uint64_t awaits; /* how often a trainer waited so */
 };
 
 /* The node of a process in the network: servers first, then workers; the coordinator is with server

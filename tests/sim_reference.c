@@ -503,6 +503,7 @@ float *sim_reference_of(const char *words, int64_t workers, const struct data *d
         CHECK(options_set(&options, options_find(&options, word), value, ORIGIN_FLAG, why,
                           sizeof why) == STATUS_OK);
     }
+    (void)job_expand_preset(&options, NULL, why, sizeof why);
     job.workers = workers;
     CHECK(model_shape_parse(job.model, job.vocab, job.seq_len, &shape, why, sizeof why) ==
           STATUS_OK);

@@ -60,6 +60,38 @@ static void test_gradients(void) {
     }
 }
 
+/* The next step may start on the first blocks of an answer only where it will be of one version,
+ * and nobody waits for this worker to stand still. */
+static void test_open(void) {
+    static const struct {
+        const char *mode;
+        int64_t quorum, reached, limit;
+        bool leaving;
+        enum cadence next;
+    } table[] = {{"sync", WORKERS, 3, INT64_MAX, false, CADENCE_COMPUTE},
+                 {"sync", WORKERS, 9, INT64_MAX, false, CADENCE_COMPUTE},
+                 {"sync", WORKERS, 10, INT64_MAX, false, CADENCE_WAIT},
+                 {"sync", WORKERS, 3, 4, false, CADENCE_WAIT},
+                 {"sync", WORKERS, 3, INT64_MAX, true, CADENCE_WAIT},
+                 {"sync", WORKERS - 1, 3, INT64_MAX, false, CADENCE_WAIT},
+                 {"ssp:2", 1, 3, INT64_MAX, false, CADENCE_WAIT},
+                 {"async", 1, 3, INT64_MAX, false, CADENCE_WAIT},
+                 {"local:1", WORKERS, 3, INT64_MAX, false, CADENCE_WAIT}};
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        struct discipline discipline = discipline_of(table[i].mode);
+        struct cadence_progress p = progress_at(table[i].reached, table[i].reached);
+        discipline.quorum = table[i].quorum;
+        p.limit = table[i].limit;
+        p.leaving = table[i].leaving;
+        p.answered = p.installed = false;
+        CHECK_INT(cadence_next(&discipline, &p), CADENCE_WAIT);
+        p.open = true;
+        CHECK_INT(cadence_next(&discipline, &p), table[i].next);
+        p.answered = true; /* then the step may as well start on all */
+        CHECK_INT(cadence_next(&discipline, &p), CADENCE_INSTALL);
+    }
+}
+
 /* Under a quorum, weights of several versions are evened out first, unless late reports count. */
 static void test_quorum(void) {
     struct discipline discipline = discipline_of("sync");
@@ -219,6 +251,7 @@ static void test_adapted(void) {
 
 int main(void) {
     TEST_RUN(test_gradients);
+    TEST_RUN(test_open);
     TEST_RUN(test_quorum);
     TEST_RUN(test_local);
     TEST_RUN(test_runs);

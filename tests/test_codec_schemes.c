@@ -4,7 +4,7 @@
  * byte is either refused or decoded, with the sum untouched when refused (buffers are exact, so
  * that the address sanitizer sees one byte too many); errors keep to their closed forms; random
  * rounding has no bias; top-k is that of a sort; rows without gradient stay zero; what is not
- * finite stays so; sizes on the wire reach the ratios that docs promise.
+ * finite stays so; tiles decode as the whole; sizes on the wire reach the ratios that docs promise.
  */
 #include "base/memory.h"
 #include "base/random.h"
@@ -432,9 +432,51 @@ static void test_texts(void) {
     CHECK_TEXT(printed, "topk:0.00999999978,global,ef=loco+zstd");
 }
 
+/* Tile by tile, of every size that a decoder allows, as all at once; added, too. */
+static void check_tiles(const struct codec_rig *rig, bool add) {
+    float *whole = memory_zeroed(rig->count + 1, sizeof *whole);
+    float *tiled = memory_zeroed(rig->count + 1, sizeof *tiled);
+    struct decoder decoder;
+    for (size_t i = 0; i < rig->count; i++) {
+        whole[i] = tiled[i] = 0.25F * (float)(i % 7);
+    }
+    enum status (*decode)(uint8_t, const uint8_t *, size_t, float *, size_t, void *) =
+        add ? decoder_add : decoder_set;
+    CHECK_INT(decode(rig->result.codec, rig->wire, rig->result.bytes, whole, rig->count,
+                     rig->decode_scratch),
+              STATUS_OK);
+    CHECK_INT(decoder_open(&decoder, rig->result.codec, rig->wire, rig->result.bytes, rig->count,
+                           rig->decode_scratch),
+              STATUS_OK);
+    size_t tile = decoder_tile(&decoder) > 0 ? decoder_tile(&decoder) : rig->count;
+    for (size_t at = 0, turn = 1, n; at < rig->count; at += n, turn++) {
+        n = turn * tile < rig->count - at ? turn * tile : rig->count - at;
+        decoder_next(&decoder, tiled + at, n, add);
+    }
+    CHECK(memcmp(whole, tiled, rig->count * sizeof *whole) == 0);
+    free(whole);
+    free(tiled);
+}
+
+static void test_tiles(void) {
+    static const size_t sizes[][2] = {{1, 1}, {3, 700}, {40, 512}, {5, 4099}};
+    for (int t = 0; t < CODEC_RIG_TEXTS; t++) {
+        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+            float *values = codec_rig_values(3, sizes[s][0], sizes[s][1]);
+            struct codec_rig rig = codec_rig_open(codec_rig_texts[t], sizes[s][0], sizes[s][1]);
+            codec_rig_pass(&rig, 1, values, 1.0F);
+            check_tiles(&rig, false);
+            check_tiles(&rig, true);
+            codec_rig_close(&rig);
+            free(values);
+        }
+    }
+}
+
 int main(void) {
     TEST_RUN(test_texts);
     TEST_RUN(test_round_trip);
+    TEST_RUN(test_tiles);
     TEST_RUN(test_damage);
     TEST_RUN(test_unknown_codec);
     TEST_RUN(test_closed_form);

@@ -134,9 +134,11 @@ static void test_push(void) {
         fake_channel_finish_all(&rig.fake);
         for (uint64_t block = 0; block < BLOCKS; block++) {
             CHECK(!exchange_settled(&rig.exchange));
+            CHECK_INT(exchange_answered(&rig.exchange, block), seq - 1);
             rig_answer(&rig, block, (uint32_t)seq + 1, seq, 5 * seq, (uint32_t)(seq + block));
             rig_poll(&rig);
             rig_check_installed(&rig, block, 5 * seq);
+            CHECK_INT(exchange_answered(&rig.exchange, block), seq);
         }
         CHECK(exchange_settled(&rig.exchange));
     }

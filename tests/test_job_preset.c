@@ -1,7 +1,7 @@
 /* test_job_preset.c - what --push's presets set besides the codec, and what they leave alone.
  *
- * A preset fills what nobody gave, nothing once a mode is given, and the same whether origins or the
- * coordinator's record say who gave what; every preset makes a job that job_check() takes.
+ * A preset fills what nobody gave, nothing once a mode is given, and the same whether origins or
+ * the coordinator's record say who gave what; every preset makes a job that job_check() takes.
  */
 #include "proto/codec_spec.h"
 #include "proto/job.h"
@@ -42,8 +42,8 @@ static void what_is_given_stays(void) {
     static struct rig rig;
     CHECK(!expand(&rig, "int8", NULL, NULL));
     CHECK(expand(&rig, "wan", NULL, NULL));
-    CHECK_TEXT(rig.job.mode, "diloco:20");
-    CHECK(strstr(rig.what, "--mode diloco:20") != NULL);
+    CHECK_TEXT(rig.job.mode, "local:8");
+    CHECK(strstr(rig.what, "--mode local:8") != NULL);
     CHECK(expand(&rig, "wan", "pull", "none"));
     CHECK_TEXT(rig.job.pull, "none");
     CHECK(!expand(&rig, "wan", "mode", "sync"));
@@ -59,7 +59,7 @@ static void the_record_tells(void) {
     give(&rig, "push", "wan");
     given[options_find(&rig.options, "push")] = true;
     CHECK(job_expand_preset(&rig.options, given, rig.what, sizeof rig.what));
-    CHECK_TEXT(rig.job.mode, "diloco:20");
+    CHECK_TEXT(rig.job.mode, "local:8");
     options_init(&rig.options, job_table, job_table_count, &rig.job);
     give(&rig, "push", "wan");
     given[options_find(&rig.options, "mode")] = true;

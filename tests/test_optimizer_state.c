@@ -5,7 +5,8 @@
  * and chip: the checksum of some steps of everything is a constant, which the sanitizer builds
  * (without clones, unoptimised) must meet, too. AdamW and SGD in f32: the bits of
  * kernels/optimizer.h. Muon: what it makes of a matrix with known singular vectors is, in float64,
- * the polynomial of each singular value.
+ * the polynomial of each singular value. In tiles: the bits of a step of the whole, though a tile's
+ * gradient is there for this tile only, and its weights are taken as soon as it is done.
  */
 #include "base/checksum.h"
 #include "base/memory.h"
@@ -120,6 +121,75 @@ static void same_bits_as_the_twin(void) {
                 for (int values = 0; values < FILLS; values++)
                     check_shape(&optimizer, &pieces[i], values);
             }
+        }
+    }
+}
+
+/* ---- a step in tiles ---- */
+
+struct tile_log {
+    struct side *side;
+    const float *grad; /* of the piece */
+    float tile[COUNT];
+    int64_t size, next; /* where the next tile must start */
+    bool whole, open;
+};
+
+/* The gradient of this tile alone, in a place that the next one takes. */
+static const float *tile_grad(void *context, int64_t first, int64_t count) {
+    struct tile_log *log = context;
+    CHECK(!log->open && first == log->next);
+    CHECK(log->whole || count <= log->size);
+    fill(log->tile, COUNT, 3, 30);
+    memcpy(log->tile, log->grad + first, (size_t)count * sizeof(float));
+    log->open = true;
+    return log->tile;
+}
+
+/* Taken by nobody else any more: a later change of the weights would show. */
+static void tile_done(void *context, int64_t first, int64_t count) {
+    struct tile_log *log = context;
+    CHECK(log->open && first == log->next);
+    memcpy(log->side->grad + first, log->side->weights + first, (size_t)count * sizeof(float));
+    log->next += count;
+    log->open = false;
+}
+
+static void check_tiles(const struct optimizer *optimizer, int64_t size) {
+    static struct side tiled, whole;
+    static struct tile_log log;
+    const struct optimizer_piece piece = {2, 1025, true};
+    const int64_t count = piece.rows * piece.cols;
+    side_open(&tiled, optimizer, &piece, 0);
+    side_open(&whole, optimizer, &piece, 0);
+    for (int64_t step = 1; step <= 3; step++) {
+        const struct optimizer_update update = {3e-3F, 0.1F, 0.3F, step};
+        fill(whole.grad, count, 0, 10 + (uint64_t)step);
+        log = (struct tile_log){.side = &tiled,
+                                .grad = whole.grad,
+                                .size = size,
+                                .whole = optimizer->kind >= OPTIMIZER_LAMB};
+        const struct optimizer_tiles tiles = {size, &log, tile_grad, tile_done};
+        optimizer_step_tiles(optimizer, &update, &piece, tiled.weights, tiled.state, &tiles,
+                             tiled.scratch);
+        optimizer_step(optimizer, &update, &piece, whole.weights, whole.state, whole.grad,
+                       whole.scratch);
+        CHECK_INT(log.next, count);
+        check_same(tiled.weights, whole.weights, count);
+        check_same(tiled.grad, whole.weights, count);
+        check_same_state(optimizer, &piece, &tiled, &whole, 0);
+    }
+    side_close(&tiled);
+    side_close(&whole);
+}
+
+static void tiles_make_the_same_step(void) {
+    for (int kind = 0; kind < KINDS; kind++) {
+        for (int type = 0; type < TYPES; type++) {
+            const struct optimizer optimizer = make_optimizer(kind, type);
+            check_tiles(&optimizer, 256);
+            check_tiles(&optimizer, 1024);
+            check_tiles(&optimizer, 4096);
         }
     }
 }
@@ -377,6 +447,7 @@ int main(void) {
     TEST_RUN(names_and_sizes);
     TEST_RUN(products);
     TEST_RUN(same_bits_as_the_twin);
+    TEST_RUN(tiles_make_the_same_step);
     TEST_RUN(without_momentum);
     TEST_RUN(f32_has_the_bits_of_optimizer_h);
     TEST_RUN(muon_flattens_singular_values);

@@ -1,6 +1,6 @@
 /* Proves what a shard does with frames in sync mode: sums in rank order, one report and one verdict
- * a round, each push exactly once, answers with the right ticket, and no trace of frames that are
- * damaged, foreign or out of turn.
+ * a round, each push exactly once, answers with the right ticket in the order of need, and no trace
+ * of frames that are damaged, foreign or out of turn.
  *
  * One struct shard is driven through a channel made by hand (shard_rig.h). Weights are compared bit
  * for bit with a plain loop that adds the gradients in rank order; gradients are such that another
@@ -70,6 +70,39 @@ static void test_pulls(void) {
     (void)rig_expect(&rig, 0, 1, 3, 0, 0);
     rig_pull(&rig, 0, 1, 2);
     rig_poll(&rig);
+    CHECK(rig_next(&rig) == NULL);
+    rig_close(&rig);
+}
+
+/* Where the channel is full, what a forward pass needs first still overtakes. */
+static void test_order_of_need(void) {
+    static struct rig rig;
+    struct twin twin;
+    rig_prepare(&rig, "sync", 2);
+    rig_open(&rig, 1, 0);
+    rig_start(&rig, &twin);
+    rig.fake.room = 0;
+    rig_pull(&rig, 0, 2, 2);
+    rig_pull(&rig, 0, 1, 2);
+    rig_pull(&rig, 1, 1, 2);
+    rig_poll(&rig);
+    CHECK(rig_next(&rig) == NULL);
+    rig.fake.room = 1;
+    rig_poll(&rig);
+    (void)rig_expect(&rig, 0, 1, 2, 0, 0);
+    CHECK(rig_next(&rig) == NULL);
+    rig_pull(&rig, 0, 0, 2);
+    rig_pull(&rig, 1, 3, 2);
+    rig_poll(&rig);
+    rig.fake.room = 3;
+    rig_poll(&rig);
+    (void)rig_expect(&rig, 1, 3, 2, 0, 0);
+    (void)rig_expect(&rig, 0, 0, 2, 0, 0);
+    (void)rig_expect(&rig, 1, 1, 2, 0, 0);
+    CHECK(rig_next(&rig) == NULL);
+    rig.fake.room = 1;
+    rig_poll(&rig);
+    (void)rig_expect(&rig, 0, 2, 2, 0, 0);
     CHECK(rig_next(&rig) == NULL);
     rig_close(&rig);
 }
@@ -180,7 +213,8 @@ static void test_round(void) {
         CHECK(rig_next(&rig) == NULL);
         rig_verdict(&rig, number, false, 0.25F);
         rig_poll(&rig);
-        for (uint64_t block = 0; block < RIG_BLOCKS; block++) {
+        for (uint64_t i = 0; i < RIG_BLOCKS; i++) {
+            uint64_t block = rig_need[i];
             twin_step(&twin, &rig, block, round.sums[block], 0.25F * (1.0F / 3.0F));
             for (uint32_t rank = 0; rank < 3; rank++) {
                 const struct fake_send *answer =
@@ -245,9 +279,9 @@ static void test_verdicts(void) {
     twin_compare(&twin, &rig);
     CHECK_INT(rig.shard.counters.skipped, 1);
     CHECK_INT(rig.shard.round, 2);
-    for (uint64_t block = 0; block < RIG_BLOCKS; block++) {
+    for (uint64_t i = 0; i < RIG_BLOCKS; i++) {
         for (uint32_t rank = 0; rank < 2; rank++) {
-            (void)rig_expect(&rig, rank, block, 2, 1, 1);
+            (void)rig_expect(&rig, rank, rig_need[i], 2, 1, 1);
         }
     }
     CHECK(rig_next(&rig) == NULL);
@@ -497,6 +531,7 @@ int main(void) {
     log_set_level(LOG_ERROR); /* what is dropped is warned of */
     TEST_RUN(test_first_weights);
     TEST_RUN(test_pulls);
+    TEST_RUN(test_order_of_need);
     TEST_RUN(test_rank_order);
     TEST_RUN(test_round);
     TEST_RUN(test_verdicts);

@@ -46,8 +46,8 @@ static void push_bytes(struct rig *rig, uint32_t rank, uint64_t block, uint64_t 
 }
 
 static void expect_all(struct rig *rig, uint64_t seq) {
-    for (uint64_t block = 0; block < RIG_BLOCKS; block++) {
-        (void)rig_expect(rig, 0, block, (uint32_t)seq + 1, seq, seq);
+    for (uint64_t i = 0; i < RIG_BLOCKS; i++) {
+        (void)rig_expect(rig, 0, rig_need[i], (uint32_t)seq + 1, seq, seq);
     }
     CHECK(rig_next(rig) == NULL);
     fake_channel_finish_all(&rig->fake);

@@ -109,7 +109,8 @@ static void test_fragments(void) {
         CHECK_INT(report.block_count, 2);
         rig_verdict(&rig, round, false, 1);
         rig_poll(&rig);
-        for (uint64_t block = 0; block < RIG_BLOCKS; block++) {
+        for (uint64_t n = 0; n < RIG_BLOCKS; n++) {
+            uint64_t block = rig_need[n];
             if (rig.plan.blocks[block].fragment != fragment) {
                 continue;
             }

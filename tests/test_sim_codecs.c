@@ -48,7 +48,7 @@ static const char *const variants[] = {
     SCHEDULED "push-policy=all push=topk:0.02,ef",
     SCHEDULED "push-policy=all push=powersgd:1,ef",
     SCHEDULED "push-policy=all push=onebit,ef",
-    SCHEDULED "push=wan",
+    SCHEDULED "push=topk:0.01,ef+zstd",
     "push=thin",
     "push=balanced pull=bf16",
     SPARSE "push=topk:0.1,ef mode=diloco:4 fragments=2",

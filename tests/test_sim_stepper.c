@@ -115,6 +115,9 @@ static struct outcome run(const char *options, struct sim_config config,
     config.weights = outcome.weights;
     config.worker_options[0] = event->leave_after;
     sim_open(&sim, &config);
+    for (uint32_t i = 0; event->poison_step > 0 && i < config.workers; i++) {
+        sim.workers[i].job.forward_overlap = false; /* so that poison() sees each step begin */
+    }
     drive(&sim, event);
     outcome.counters = sim_counters(&sim);
     outcome.rank = sim.workers[0].trainer.rank;

@@ -5,6 +5,8 @@
  * to those of one plain loop that adds the same W batches in rank order (sim_reference.h). The
  * codecs and the optimizer change with the seed, as do padding, accumulation, and factors of
  * learning rates. Every push must have had its turn exactly once.
+ * In some seeds all workers or one start their steps when all weights are there; in the others a
+ * step starts on the first ones that come, and reads what stood before where a wait is missing.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -35,6 +37,9 @@ struct expected {
 };
 static struct expected expected[3][VARIANTS];
 
+static const char whole[] = "forward-overlap=no";
+static uint64_t awaits; /* of all seeds: steps waited in their middle */
+
 static void options_of(uint32_t variant, char *options, size_t bytes) {
     (void)snprintf(options, bytes,
                    "model=gpt2:1x16x2 vocab=%d seq-len=8 batch=2 steps=%d warmup=2 "
@@ -55,6 +60,9 @@ static struct sim_config config_of(uint64_t seed, uint32_t workers, uint32_t sha
                    .duplicate = 0.1,
                    .drop = seed % 2 == 1 ? 0.03 : 0},
         .step_max_ns = 20 * CLOCK_MS,
+        .worker_options = {seed % 4 == 3 || seed % 8 == 0 ? whole : NULL,
+                           seed % 4 == 3 ? whole : NULL, seed % 4 == 3 ? whole : NULL,
+                           seed % 4 == 3 ? whole : NULL},
         .data = &data,
     };
 }
@@ -91,6 +99,8 @@ static void run_seed(uint64_t seed) {
                 counters.pushes, sim.coordinator.exit_code, sim.coordinator.reason);
         exit(1);
     }
+    CHECK(seed % 4 != 3 || sim.awaits == 0);
+    awaits += sim.awaits;
     sim_close(&sim);
     free(config.weights);
 }
@@ -104,6 +114,7 @@ static void weights_are_bit_equal(void) {
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         run_seed(seed);
     }
+    CHECK(awaits > SEEDS);
 }
 
 int main(void) {

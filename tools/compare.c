@@ -97,6 +97,7 @@ struct compare {
     struct compare_config config;
     struct options options;
     struct compare_list lists[COMPARE_AXES];
+    bool usual[COMPARE_AXES]; /* nobody gave the list: it has the option's default */
     struct compare_arm *arms;
     size_t arm_count, grid_count; /* the lists' come first */
     struct compare_setup *setups; /* [arm_count - grid_count] of the others */
@@ -171,6 +172,7 @@ static enum status fill_lists(struct compare *compare) {
         int index = options_find(&compare->options, compare_axis_names[axis]);
         if (compare->lists[axis].count > 0) continue;
         options_text(&compare->options, index, text, sizeof text);
+        compare->usual[axis] = compare->options.origins[index] == ORIGIN_DEFAULT;
         TRY(compare_list_add(&compare->lists[axis], compare_axis_names[axis], axis_check(axis),
                              text));
     }
@@ -286,12 +288,62 @@ static void add_options(const struct compare *compare, const struct options *opt
     }
 }
 
+/* The options of an arm of the lists, with what a preset of --push stands for where nobody gave it;
+ * false: it is none that sets options. options->config is the caller's. */
+static bool expand_preset(const struct compare *compare, const struct compare_arm *arm,
+                          struct options *options, struct job *job) {
+    char why[256];
+    int push = options_find(&compare->options, compare_axis_names[COMPARE_PUSH]);
+    *options = compare->options;
+    *job = *(const struct job *)compare->options.config;
+    options->config = job;
+    for (size_t axis = 0; axis < COMPARE_AXES; axis++) {
+        int index = options_find(options, compare_axis_names[axis]);
+        options->origins[index] = compare->usual[axis] ? ORIGIN_DEFAULT : ORIGIN_FLAG;
+    }
+    return options_set(options, push, arm->axis[COMPARE_PUSH], ORIGIN_FLAG, why, sizeof why) ==
+               STATUS_OK &&
+           job_expand_preset(options, NULL, why, sizeof why);
+}
+
+/* Such an arm's places on the axes. */
+static void place_presets(struct compare *compare) {
+    struct job *job = memory_zeroed(1, sizeof *job);
+    struct options *options = memory_zeroed(1, sizeof *options);
+    for (size_t i = 0; i < compare->grid_count; i++) {
+        struct compare_arm *arm = &compare->arms[i];
+        if (!expand_preset(compare, arm, options, job)) continue;
+        (void)snprintf(arm->axis[COMPARE_PULL], OPTION_TEXT_MAX, "%s", job->pull);
+        (void)snprintf(arm->axis[COMPARE_MODE], OPTION_TEXT_MAX, "%s", job->mode);
+    }
+    free(options);
+    free(job);
+}
+
+/* The options of its preset that are no axes. */
+static void add_preset(const struct compare *compare, const struct compare_arm *arm,
+                       struct launch_command *command) {
+    struct job *job = memory_zeroed(1, sizeof *job);
+    struct options *options = memory_zeroed(1, sizeof *options);
+    bool expanded = expand_preset(compare, arm, options, job);
+    for (size_t i = 0; i < options->count && expanded; i++) {
+        char value[OPTION_TEXT_MAX];
+        if (options->origins[i] != ORIGIN_JOB || find_axis(options->table[i].name) >= 0) continue;
+        options_text(options, (int)i, value, sizeof value);
+        launch_command_add(command, "--%s=%s", options->table[i].name, value);
+    }
+    free(options);
+    free(job);
+}
+
 static void add_flags(void *context, size_t arm, struct launch_command *command) {
     const struct compare *compare = context;
-    const struct options *options = arm < compare->grid_count
-                                        ? &compare->options
-                                        : &compare->setups[arm - compare->grid_count].options;
-    add_options(compare, options, command);
+    if (arm < compare->grid_count) {
+        add_options(compare, &compare->options, command);
+        add_preset(compare, &compare->arms[arm], command);
+    } else {
+        add_options(compare, &compare->setups[arm - compare->grid_count].options, command);
+    }
 }
 
 static void note_settings(struct compare *compare) {
@@ -412,6 +464,8 @@ static enum status make_arms(struct compare *compare) {
     TRY(fill_lists(compare));
     TRY(compare_grid_arms(compare->lists, &compare->arms, &compare->arm_count));
     compare->grid_count = compare->arm_count;
+    place_presets(compare);
+    compare_grid_label(compare->arms, compare->arm_count);
     return compare->config.arms[0] != '\0' ? add_arms(compare) : STATUS_OK;
 }
 

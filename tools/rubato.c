@@ -8,9 +8,9 @@
 #include <string.h>
 
 static const struct subcommand *const subcommands[] = {
-    &launch_subcommand,  &compare_subcommand,     &plan_table_subcommand,
-    &prepare_subcommand, &sample_text_subcommand, &keygen_subcommand,
-    &set_subcommand,     &export_subcommand,      &options_table_subcommand,
+    &launch_subcommand,      &compare_subcommand,       &plan_table_subcommand, &prepare_subcommand,
+    &sample_text_subcommand, &keygen_subcommand,        &set_subcommand,        &export_subcommand,
+    &bench_subcommand,       &options_table_subcommand,
 };
 #define SUBCOMMAND_COUNT (sizeof subcommands / sizeof subcommands[0])
 

@@ -22,6 +22,7 @@ extern const struct subcommand sample_text_subcommand;
 extern const struct subcommand keygen_subcommand;
 extern const struct subcommand set_subcommand;
 extern const struct subcommand export_subcommand;
+extern const struct subcommand bench_subcommand;
 extern const struct subcommand options_table_subcommand;
 
 #endif

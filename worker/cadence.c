@@ -31,6 +31,16 @@ int64_t cadence_adapted(int64_t usual, double speed, double sum, int64_t workers
     return (int64_t)steps;
 }
 
+/* May the next step start on the blocks that have come of an answer? Where all the others will have
+ * the same versions, and nobody waits for this worker to stand still. */
+static bool may_start(const struct discipline *discipline,
+                      const struct cadence_progress *progress) {
+    return progress->open && !discipline->local && discipline_by_round(discipline) &&
+           discipline_needs_all(discipline, progress->workers) &&
+           progress->reached < progress->reports && progress->limit == INT64_MAX &&
+           !progress->leaving;
+}
+
 /* An answer is under way, or was, and is not in the worker's own weights yet. */
 static enum cadence with_answer_due(const struct discipline *discipline,
                                     const struct cadence_progress *progress) {
@@ -40,7 +50,7 @@ static enum cadence with_answer_due(const struct discipline *discipline,
         return CADENCE_COMPUTE;
     }
     if (!progress->answered) {
-        return CADENCE_WAIT;
+        return may_start(discipline, progress) ? CADENCE_COMPUTE : CADENCE_WAIT;
     }
     /* A report on weights of several versions is late in some shard, and so dropped. */
     return drops && progress->behind ? CADENCE_PULL : CADENCE_INSTALL;

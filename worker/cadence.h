@@ -3,7 +3,8 @@
  * The counterpart of the server's admission: the mode's numbers (struct discipline) and the
  * worker's own progress decide; nothing here knows of threads or networks.
  *
- * A step of a gradient mode reports by itself (its blocks are pushed while it computes). Local
+ * A step of a gradient mode reports by itself (its blocks are pushed while it computes). In rounds
+ * of all workers the next one may start when the first blocks are back (gate.h). Local
  * steps make intervals, each of which ends with a report; an answer is installed `overlap` steps
  * after its report was sent, or at the end of the interval where that is shorter, so that at most
  * one report is under way. The last reports follow each other without steps (their intervals are
@@ -40,6 +41,7 @@ struct cadence_progress {
     int64_t since;    /* local modes: steps since the last report */
     bool answered;    /* every block that was asked for or pushed has come */
     bool installed;   /* and is in the weights that steps are made on */
+    bool open;        /* not answered, but the blocks that a step reads first have come */
     bool behind;      /* blocks have different versions */
     bool leaving;
 };

@@ -415,6 +415,7 @@ static void install(struct exchange *exchange, const struct frame *frame,
     counters->pulled_bytes += FRAME_BYTES + event->payload_bytes;
     if (block->kind == FRAME_PUSH) {
         count_answer(exchange, block, frame);
+        atomic_store_explicit(&block->answered, block->seq, memory_order_release);
     }
 }
 
@@ -472,6 +473,10 @@ bool exchange_poll(struct exchange *exchange, int64_t now_ns) {
     send_unsent(exchange, now_ns);
     send_commits(exchange, now_ns);
     return count > 0;
+}
+
+uint64_t exchange_answered(const struct exchange *exchange, uint64_t id) {
+    return atomic_load_explicit(&exchange->blocks[id].answered, memory_order_acquire);
 }
 
 bool exchange_settled(const struct exchange *exchange) {

@@ -24,6 +24,7 @@
 #include "transport/channel.h"
 #include "worker/stepper.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 struct exchange_block {
@@ -44,7 +45,8 @@ struct exchange_block {
     uint8_t codec;        /* of it */
     size_t wire_bytes;
     uint64_t wire_xxh3;
-    double sum_of_squares; /* of the last push that commits, as the wire holds it */
+    double sum_of_squares;     /* of the last push that commits, as the wire holds it */
+    _Atomic uint64_t answered; /* seq of the last push whose answer is installed */
 };
 
 struct exchange_counters {
@@ -135,6 +137,11 @@ void exchange_commit(struct exchange *exchange, uint64_t seq);
 
 /* Does what can be done now; true when something came from the channel. */
 bool exchange_poll(struct exchange *exchange, int64_t now_ns);
+
+/* The last push of block `id` whose answer is installed, 0: none. Until its next push the block's
+ * weights stay as they are, and may be read. Any thread, once the first SETTLED (session.h) has
+ * come. */
+uint64_t exchange_answered(const struct exchange *exchange, uint64_t id);
 
 /* All that was asked or pushed is answered and installed. */
 bool exchange_settled(const struct exchange *exchange);

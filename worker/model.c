@@ -154,6 +154,10 @@ uint64_t model_tensor_count(const struct model_shape *shape) {
            family->last_tensors + (shape->tied_head ? 0 : 1);
 }
 
+uint64_t model_first_tensors(const struct model_shape *shape) {
+    return shape->family->first_tensors;
+}
+
 struct tensor *model_tensors(const struct model_shape *shape, uint64_t *count) {
     uint64_t total = model_tensor_count(shape);
     struct tensor *tensors = memory_zeroed((size_t)total, sizeof(*tensors));

@@ -97,6 +97,22 @@ uint64_t model_bytes(const struct model_shape *shape, const struct model_options
  * that are made now. */
 void model_set_weights(struct model *model, const float *weights);
 
+/* Waits for weights that are still to come. */
+struct model_gate {
+    /* Returns when tensors first .. first + count - 1 of plan.tensors are there, and stay as they
+     * are; false: they will not come. Runs on the calling thread, must not call the model. */
+    bool (*wait)(void *context, uint64_t first, uint64_t count);
+    void *context; /* must outlive the pass */
+};
+
+/* As model_set_weights, before all weights are there. The next pass is a model_forward: it asks the
+ * gate for the first tensors, for each layer's and for the last ones before it reads any of them,
+ * every tensor once in all. When it returns with a loss, all are there. */
+void model_expect_weights(struct model *model, const float *weights, const struct model_gate *gate);
+
+/* How many tensors, from number 0 on, it asks for first. */
+uint64_t model_first_tensors(const struct model_shape *shape);
+
 /* tokens and targets [B, T]. Tokens are in 0..vocab-1, checked by the caller (data_check_vocab);
  * so are targets, or -1: a position that does not count. */
 struct model_batch {
@@ -114,7 +130,8 @@ struct model_gradient {
     bool add;      /* to what is there; else it is overwritten, every value */
 };
 
-/* -> mean loss in nats a token, of the targets that count; 0 where none does. With `gradient`
+/* -> mean loss in nats a token, of the targets that count; 0 where none does. NaN if a gate said
+ * that weights will not come: then weights must be set again before another pass. With `gradient`
  * (training only; NULL: the loss alone) model_backward may follow; the head's share of the gradient
  * is written already. */
 float model_forward(struct model *model, const struct model_batch *batch,

@@ -118,7 +118,8 @@ struct model {
     struct model_shape shape;
     const struct plan *plan;
     struct model_options options;
-    const float *weights; /* of model_set_weights; NULL before */
+    const float *weights;   /* of model_set_weights; NULL before */
+    struct model_gate gate; /* of the next pass; `wait` is NULL when all weights are there */
     struct model_now now;
     bool gradient_ready; /* the last model_forward prepared a backward */
     struct arena arena;
@@ -173,6 +174,10 @@ uint64_t model_layer_tensor(const struct model *model, int64_t l, uint64_t which
 uint64_t model_last_tensor(const struct model *model, uint64_t which);
 uint64_t model_head_tensor(const struct model *model);
 uint64_t model_tensor_count(const struct model_shape *shape);
+
+/* Gives the products their weights: of layer l, of the head. */
+void model_load_layer(struct model *model, int64_t l);
+void model_load_head(struct model *model);
 
 /* Where a tensor's gradient goes; `_adding`: zeroed first unless gradients accumulate, for kernels
  * that add. */

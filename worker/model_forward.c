@@ -3,8 +3,34 @@
 #include "kernels/cross_entropy.h"
 #include "worker/model_family.h"
 
-/* tokens [B, T] -> model->last [N, C] */
-static void forward_body(struct model *model, struct model_now now, const int32_t *tokens) {
+#include <math.h>
+
+/* False: the tensors will not come. */
+static bool pass_gate(const struct model *model, uint64_t first, uint64_t count) {
+    const struct model_gate *gate = &model->gate;
+    return gate->wait == NULL || gate->wait(gate->context, first, count);
+}
+
+/* The layer, when its weights are there. */
+static bool forward_layer(struct model *model, int64_t l) {
+    const struct model_family *family = model->shape.family;
+    if (!pass_gate(model, model_layer_tensor(model, l, 0), family->layer_tensors)) return false;
+    if (model->gate.wait != NULL) model_load_layer(model, l);
+    family->layer(model, l, false);
+    return true;
+}
+
+/* The last norm, and with a gate all that the head needs. */
+static bool forward_last(struct model *model) {
+    uint64_t first = model_last_tensor(model, 0);
+    if (!pass_gate(model, first, model->plan->tensor_count - first)) return false;
+    if (model->gate.wait != NULL) model_load_head(model);
+    model->shape.family->last(model);
+    return true;
+}
+
+/* tokens [B, T] -> model->last [N, C]; false: weights will not come. */
+static bool forward_body(struct model *model, struct model_now now, const int32_t *tokens) {
     const struct model_family *family = model->shape.family;
     ASSERT(model->weights != NULL);
     ASSERT_OP(now.B, >=, 1);
@@ -14,11 +40,15 @@ static void forward_body(struct model *model, struct model_now now, const int32_
     now.N = now.B * now.T;
     model->now = now;
     model->gradient_ready = false;
+    if (!pass_gate(model, 0, family->first_tensors)) return false;
     family->embed(model, tokens);
     model->unadded = NULL;
-    for (int64_t l = 0; l < model->shape.layers; l++)
-        family->layer(model, l, false);
-    family->last(model);
+    for (int64_t l = 0; l < model->shape.layers; l++) {
+        if (!forward_layer(model, l)) return false;
+    }
+    if (!forward_last(model)) return false;
+    model->gate = (struct model_gate){0};
+    return true;
 }
 
 static int64_t count_targets(const int32_t *targets, int64_t N) {
@@ -55,7 +85,7 @@ float model_forward(struct model *model, const struct model_batch *batch,
                             .drops = gradient != NULL && model->options.dropout > 0,
                             .dropout_seed = batch->dropout_seed,
                             .dropout_step = batch->dropout_step};
-    forward_body(model, now, batch->tokens);
+    if (!forward_body(model, now, batch->tokens)) return NAN;
     int64_t N = model->now.N, count = count_targets(batch->targets, N);
     /* Without targets that count, the gradient is 0 whatever it is scaled by. */
     float share = 1.0F / (float)(count > 0 ? count : 1);
@@ -78,7 +108,8 @@ static void last_logits(struct model *model, float *logits) {
 }
 
 void model_logits(struct model *model, const int32_t *tokens, int64_t count, float *logits) {
-    forward_body(model, (struct model_now){.B = 1, .T = count}, tokens);
+    ASSERT(model->gate.wait == NULL);
+    (void)forward_body(model, (struct model_now){.B = 1, .T = count}, tokens);
     last_logits(model, logits);
 }
 
@@ -87,6 +118,7 @@ void model_decode(struct model *model, float *cache, const int32_t *tokens, int6
                   int64_t position, float *logits) {
     ASSERT(count == 1 || position == 0);
     struct model_now now = {.B = 1, .T = count, .position = position, .cache = cache};
-    forward_body(model, now, tokens);
+    ASSERT(model->gate.wait == NULL);
+    (void)forward_body(model, now, tokens);
     last_logits(model, logits);
 }

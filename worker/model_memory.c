@@ -223,17 +223,31 @@ void model_close(struct model *model) {
     free(model);
 }
 
-void model_set_weights(struct model *model, const float *weights) {
+void model_load_layer(struct model *model, int64_t l) {
     struct model_product products[MODEL_PRODUCTS_MAX];
     int count = model->shape.family->products(&model->shape, products);
-    model->weights = weights;
-    for (int64_t l = 0; l < model->shape.layers; l++) {
-        for (int i = 0; i < count; i++) {
-            uint64_t tensor = model_layer_tensor(model, l, products[i].tensor);
-            linear_load(model->layers[l].products[i], model_weights(model, tensor));
-        }
+    for (int i = 0; i < count; i++) {
+        uint64_t tensor = model_layer_tensor(model, l, products[i].tensor);
+        linear_load(model->layers[l].products[i], model_weights(model, tensor));
     }
+}
+
+void model_load_head(struct model *model) {
     linear_load(model->head, model_weights(model, model_head_tensor(model)));
+}
+
+void model_set_weights(struct model *model, const float *weights) {
+    model->weights = weights;
+    model->gate = (struct model_gate){0};
+    for (int64_t l = 0; l < model->shape.layers; l++)
+        model_load_layer(model, l);
+    model_load_head(model);
+}
+
+void model_expect_weights(struct model *model, const float *weights,
+                          const struct model_gate *gate) {
+    model->weights = weights;
+    model->gate = *gate;
 }
 
 /* About what a product keeps in bfloat16 (in f32 it uses the caller's): its operands, and its

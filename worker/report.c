@@ -182,6 +182,7 @@ static void write_metrics(struct report *report, const struct report_step *step,
     json_real(&json, "forward", milliseconds(step->forward_ns), 5);
     json_real(&json, "backward", milliseconds(step->backward_ns), 5);
     json_real(&json, "wait", milliseconds(step->wait_ns), 5);
+    json_real(&json, "forward_wait", milliseconds(step->forward_wait_ns), 5);
     json_real(&json, "codec", milliseconds(now->codec_ns - before->codec_ns), 5);
     json_close_object(&json);
     json_int(&json, "push_bytes", (int64_t)(now->pushed_bytes - before->pushed_bytes));

@@ -27,8 +27,9 @@ struct report_step {
     double val_loss;      /* of the last validation; NaN before the first */
     double bytes_a_token; /* in that validation; 0: not known */
     int64_t start_ns;
-    int64_t forward_ns, backward_ns;   /* durations; pushing overlaps with backward */
-    int64_t wait_ns;                   /* from the end of backward until the weights are back */
+    int64_t forward_ns, backward_ns;   /* computing; pushing overlaps with backward */
+    int64_t forward_wait_ns;           /* in forward, for weights of the round before */
+    int64_t wait_ns;                   /* that, and from the end of backward to the next step */
     uint64_t job_tokens;               /* all workers' together so far */
     struct exchange_counters counters; /* since the start */
 };

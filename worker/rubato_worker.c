@@ -125,6 +125,13 @@ static enum status start_session(struct worker *worker, int signals) {
     return session_thread_start(&worker->thread, &worker->session, signals);
 }
 
+static void await_session(void *context) {
+    struct worker *worker = context;
+    /* The session's leases and deadlines end every wait. */
+    wake_wait(&worker->wake.fd, 1, CLOCK_S);
+    wake_clear(&worker->wake);
+}
+
 static void train(struct worker *worker) {
     struct trainer_config config = {
         .options = &worker->options,
@@ -134,13 +141,13 @@ static void train(struct worker *worker) {
         .val_data = worker->job.val_data[0] != '\0' ? &worker->val_data : NULL,
         .vocabulary = {worker->data.format == DATA_BYTES, worker->tokenizer},
         .report = &worker->report,
-        .first_weights = trainer_first_weights};
+        .first_weights = trainer_first_weights,
+        .await = await_session,
+        .await_context = worker};
     trainer_init(&worker->trainer, &config);
     while (worker->trainer.state != TRAINER_ENDED) {
-        wake_clear(&worker->wake);
         if (!trainer_poll(&worker->trainer)) {
-            /* The session's leases and deadlines end every wait. */
-            wake_wait(&worker->wake.fd, 1, CLOCK_S);
+            await_session(worker);
         }
     }
 }

@@ -328,6 +328,20 @@ static void check_exchange(struct session *session, int64_t now_ns) {
     }
 }
 
+static bool poll_exchange(struct session *session, int64_t now_ns) {
+    uint64_t answers = session->exchange.counters.answers;
+    bool worked = exchange_poll(&session->exchange, now_ns);
+    check_exchange(session, now_ns);
+    if (session->settling && exchange_settled(&session->exchange)) {
+        session->settling = false;
+        tell_trainer(session, SESSION_SETTLED, 0);
+    } else if (session->exchange.counters.answers > answers && session->job->forward_overlap &&
+               session->config.trainer != NULL) {
+        wake_signal(session->config.trainer);
+    }
+    return worked;
+}
+
 bool session_poll(struct session *session, int64_t now_ns) {
     bool worked = false;
     const Rubato__Message *message;
@@ -353,12 +367,7 @@ bool session_poll(struct session *session, int64_t now_ns) {
     }
     worked = take_commands(session) || worked;
     if (session->exchanging && session->connected) {
-        worked = exchange_poll(&session->exchange, now_ns) || worked;
-        check_exchange(session, now_ns);
-        if (session->settling && exchange_settled(&session->exchange)) {
-            session->settling = false;
-            tell_trainer(session, SESSION_SETTLED, 0);
-        }
+        worked = poll_exchange(session, now_ns) || worked;
     }
     if (session->member.state == MEMBER_ENDED) {
         end(session);

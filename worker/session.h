@@ -6,7 +6,8 @@
  *                        DONE, SAVED, LEAVE
  *   session -> trainer   ASSIGNED, PLANNED, SETTLED, PROMISE, LIMIT, RESUME, DRAINED, ENDED
  * The weights that were given with MEMORY belong to the session from each PUSH or PULL until
- * SETTLED; what is pushed from its PUSH until then.
+ * SETTLED, those of one block until exchange_answered() tells; what is pushed from its PUSH until
+ * then.
  */
 #ifndef RUBATO_WORKER_SESSION_H
 #define RUBATO_WORKER_SESSION_H
@@ -76,7 +77,8 @@ struct session_config {
     struct member_config member;
     session_open_fn *open_channel;
     void *context;
-    const struct wake *trainer; /* rung after each event; NULL without threads */
+    const struct wake *trainer; /* rung after each event, and with --forward-overlap after blocks */
+                                /* were installed; NULL without threads */
 };
 
 struct session {

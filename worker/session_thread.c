@@ -47,7 +47,7 @@ static void *run(void *argument) {
         memory_forbid(warm && !session->ended);
         bool worked = session_poll(session, clock_now_ns());
         memory_forbid(false);
-        if (!worked) {
+        if (!idle_looks_again(&thread->idle, worked, clock_now_ns())) {
             sleep_until(thread,
                         session->ended ? clock_now_ns() + CLOCK_S : session_deadline_ns(session));
         }
@@ -60,6 +60,7 @@ enum status session_thread_start(struct session_thread *thread, struct session *
     thread->session = session;
     thread->signals = signals;
     atomic_init(&thread->stop, false);
+    TRY(idle_init(&thread->idle, session->job->poll, clock_now_ns()));
     if (pthread_create(&thread->thread, NULL, run, thread) != 0) {
         log_error("no thread for the session");
         return STATUS_MEMORY;

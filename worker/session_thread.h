@@ -1,7 +1,9 @@
-/* session_thread.h - the thread of a worker's session: polls it, sleeps when it has no work. */
+/* session_thread.h - the thread of a worker's session: polls it, and does as --poll says when it
+ * has no work. */
 #ifndef RUBATO_WORKER_SESSION_THREAD_H
 #define RUBATO_WORKER_SESSION_THREAD_H
 
+#include "base/idle.h"
 #include "worker/session.h"
 
 #include <pthread.h>
@@ -9,6 +11,7 @@
 
 struct session_thread {
     struct session *session; /* the thread's while it runs */
+    struct idle idle;        /* the thread's, likewise */
     struct wake wake;        /* the trainer rings it after a command */
     int signals;             /* signalfd (base/signals.h), or -1: a signal makes the worker leave */
     pthread_t thread;

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/finish.h"
+#include "worker/gate.h"
 
 #include <math.h>
 #include <omp.h>
@@ -58,6 +59,95 @@ static void take_place(struct trainer *trainer) {
     }
     atomic_store(&trainer->config.session->step, (uint64_t)trainer->steps_done);
 }
+
+/* ---- the line of a step ---- */
+
+/* What all workers have read so far. Where they step together it is known; else their Beats tell,
+ * a little late. */
+static uint64_t tokens_of_all(const struct trainer *trainer) {
+    const struct job *job = trainer->job;
+    const struct session *session = trainer->config.session;
+    uint64_t own = (uint64_t)(trainer->computed * job_step_tokens(job));
+    uint64_t told = atomic_load(&session->job_tokens);
+    uint32_t left = atomic_load(&session->job_workers);
+    bool together = discipline_needs_all(&trainer->discipline, job->workers) && !job->adapt_steps &&
+                    (left == 0 || left == (uint32_t)job->workers);
+    if (together) {
+        return own * (uint64_t)job->workers;
+    }
+    return told > own ? told : own;
+}
+
+bool step_validates(const struct trainer *trainer) {
+    const struct job *job = trainer->job;
+    int64_t place = trainer->step.step;
+    return trainer->step_open && trainer->config.report != NULL && trainer->rank == 0 &&
+           job->eval_every > 0 && place < job->steps &&
+           place / job->eval_every > trainer->validated / job->eval_every;
+}
+
+/* The answer to the step's report has come. */
+static void write_line(struct trainer *trainer, struct report_step *step) {
+    step->counters = trainer->counters;
+    step->round = (int64_t)trainer->version;
+    step->job_tokens = tokens_of_all(trainer);
+    if (trainer->config.loss != NULL) {
+        trainer->config.loss(trainer->config.loss_context, step->step, step->loss);
+    }
+    if (trainer->config.report != NULL) {
+        report_step(trainer->config.report, step);
+    }
+}
+
+/* Since the step started, all that was not computing. */
+static void note_wait(struct report_step *step) {
+    step->wait_ns = clock_now_ns() - step->start_ns - step->forward_ns - step->backward_ns;
+}
+
+void step_close(struct trainer *trainer) {
+    struct report_step *step = &trainer->step;
+    if (!trainer->step_open) {
+        return;
+    }
+    note_wait(step);
+    if (step_validates(trainer)) {
+        trainer->validated = step->step;
+        step->val_loss = finish_validate(trainer);
+    }
+    trainer->step_open = false;
+    write_line(trainer, step);
+}
+
+/* ---- a step that starts before the last report is answered (gate.h) ---- */
+
+static bool awaits_answer(const struct trainer *trainer) {
+    return !trainer->discipline.local && !trainer->answered;
+}
+
+/* The next step starts, and the line of the last one is still to be written. */
+static void keep_before(struct trainer *trainer) {
+    note_wait(&trainer->step);
+    trainer->before = trainer->step;
+    trainer->before_open = trainer->step_open;
+    trainer->step_open = false;
+}
+
+/* Its answer is here. False: the job has ended. */
+static bool take_answer(struct trainer *trainer) {
+    memory_forbid(false);
+    bool settled = gate_settle(trainer);
+    if (settled) {
+        step_install(trainer);
+        if (trainer->before_open) {
+            write_line(trainer, &trainer->before);
+        }
+        trainer->before_open = false;
+    }
+    memory_forbid(trainer->computed > WARM_STEPS);
+    return settled;
+}
+
+/* ---- computing ---- */
 
 /* Where the next batch is read. Workers that do not keep the usual pace count by themselves, so
  * that none reads a sequence twice. */
@@ -121,8 +211,9 @@ static bool pushes_moments(const struct trainer *trainer) {
     return gradients > 0 && trainer->reports_done >= gradients;
 }
 
-/* Forward and backward of batch `micro`; in gradient modes the last one's backward pushes. */
-static void compute_batch(struct trainer *trainer, int64_t micro) {
+/* Forward and backward of batch `micro`; in gradient modes the last one's backward pushes. False:
+ * weights will not come. */
+static bool compute_batch(struct trainer *trainer, int64_t micro) {
     const struct job *job = trainer->job;
     struct report_step *step = &trainer->step;
     bool pushes =
@@ -144,11 +235,15 @@ static void compute_batch(struct trainer *trainer, int64_t micro) {
     struct model_gradient gradient = {
         .values = trainer->grad, .scale = count > 0 ? part : 1, .add = micro > 0};
     float loss = model_forward(trainer->model, &batch, &gradient);
+    if (awaits_answer(trainer) && !take_answer(trainer)) {
+        return false;
+    }
     int64_t forward_ns = clock_now_ns();
     model_backward(trainer->model, &batch, &gradient, pushes ? push_ready : NULL, trainer);
     step->loss += loss * part;
     step->forward_ns += forward_ns - start_ns;
     step->backward_ns += clock_now_ns() - forward_ns;
+    return true;
 }
 
 /* --slow: sleeps until the step has lasted so many times as long. */
@@ -181,6 +276,7 @@ static void send_commit(struct trainer *trainer) {
     trainer->base++;
     trainer->answered = false;
     trainer->installed = false;
+    trainer->step.weight = trainer->report.weight;
     trainer_tell(trainer, &commit);
 }
 
@@ -223,7 +319,17 @@ static void step_own_weights(struct trainer *trainer, double weight) {
              (long long)trainer->step.step);
 }
 
-static void compute_batches(struct trainer *trainer) {
+static void set_weights(struct trainer *trainer) {
+    const struct model_gate gate = {.wait = gate_wait, .context = trainer};
+    if (awaits_answer(trainer)) {
+        model_expect_weights(trainer->model, trainer->weights, &gate);
+    } else {
+        model_set_weights(trainer->model, trainer->weights);
+    }
+}
+
+/* False: the job has ended, and the step is dropped. */
+static bool compute_batches(struct trainer *trainer) {
     const struct job *job = trainer->job;
     struct report_step *step = &trainer->step;
     step->step = trainer->steps_done + 1;
@@ -231,21 +337,33 @@ static void compute_batches(struct trainer *trainer) {
     step->start_ns = clock_now_ns();
     step->loss = 0;
     step->forward_ns = 0;
+    step->forward_wait_ns = 0;
     step->backward_ns = 0;
     trainer->step_tokens = 0;
     bucket_reset(&trainer->bucket);
-    model_set_weights(trainer->model, trainer->weights);
+    set_weights(trainer);
     for (int64_t micro = 0; micro < job->accumulate; micro++) {
-        compute_batch(trainer, micro);
+        if (!compute_batch(trainer, micro)) {
+            return false;
+        }
     }
+    step->forward_ns -= step->forward_wait_ns;
+    return true;
 }
 
 void step_compute(struct trainer *trainer) {
     const struct job *job = trainer->job;
     struct report_step *step = &trainer->step;
-    step_close(trainer);
+    if (awaits_answer(trainer)) {
+        keep_before(trainer);
+    } else {
+        step_close(trainer);
+    }
     memory_forbid(trainer->computed > WARM_STEPS);
-    compute_batches(trainer);
+    if (!compute_batches(trainer)) {
+        memory_forbid(false);
+        return;
+    }
     double weight = (double)trainer->step_tokens / (double)job_step_tokens(job);
     step->loss = weight > 0 && weight != 1 ? (float)(step->loss / weight) : step->loss;
     if (trainer->discipline.local) {
@@ -262,10 +380,10 @@ void step_compute(struct trainer *trainer) {
     trainer->since++;
     atomic_store(&trainer->config.session->tokens,
                  (uint64_t)(trainer->computed * job_step_tokens(job)));
-    slow_down(trainer, clock_now_ns() - step->start_ns);
+    slow_down(trainer, clock_now_ns() - step->start_ns - step->forward_wait_ns);
     trainer->interval_ns += trainer->config.step_ns != NULL
                                 ? trainer->config.step_ns(trainer->config.step_context)
-                                : clock_now_ns() - step->start_ns;
+                                : clock_now_ns() - step->start_ns - step->forward_wait_ns;
     if (!trainer->discipline.local) {
         step->local_steps = 1;
         trainer->since = 0;
@@ -312,54 +430,4 @@ void step_install(struct trainer *trainer) {
         begin_interval(trainer);
     }
     take_place(trainer);
-}
-
-/* What all workers have read so far. Where they step together it is known; else their Beats tell,
- * a little late. */
-static uint64_t tokens_of_all(const struct trainer *trainer) {
-    const struct job *job = trainer->job;
-    const struct session *session = trainer->config.session;
-    uint64_t own = (uint64_t)(trainer->computed * job_step_tokens(job));
-    uint64_t told = atomic_load(&session->job_tokens);
-    uint32_t left = atomic_load(&session->job_workers);
-    bool together = discipline_needs_all(&trainer->discipline, job->workers) && !job->adapt_steps &&
-                    (left == 0 || left == (uint32_t)job->workers);
-    if (together) {
-        return own * (uint64_t)job->workers;
-    }
-    return told > own ? told : own;
-}
-
-static bool validation_due(struct trainer *trainer) {
-    const struct job *job = trainer->job;
-    int64_t place = trainer->step.step;
-    if (trainer->rank != 0 || job->eval_every <= 0 || place >= job->steps ||
-        place / job->eval_every <= trainer->validated / job->eval_every) {
-        return false;
-    }
-    trainer->validated = place;
-    return true;
-}
-
-void step_close(struct trainer *trainer) {
-    struct report_step *step = &trainer->step;
-    if (!trainer->step_open) {
-        return;
-    }
-    trainer->step_open = false;
-    step->wait_ns = clock_now_ns() - step->start_ns - step->forward_ns - step->backward_ns;
-    step->counters = trainer->counters;
-    step->weight = trainer->report.weight;
-    step->round = (int64_t)trainer->version;
-    step->job_tokens = tokens_of_all(trainer);
-    if (trainer->config.loss != NULL) {
-        trainer->config.loss(trainer->config.loss_context, step->step, step->loss);
-    }
-    if (trainer->config.report == NULL) {
-        return;
-    }
-    if (validation_due(trainer)) {
-        step->val_loss = finish_validate(trainer);
-    }
-    report_step(trainer->config.report, step);
 }

@@ -24,4 +24,7 @@ void step_install(struct trainer *trainer);
 /* Writes the line of the step that was computed last, if it is not written yet. */
 void step_close(struct trainer *trainer);
 
+/* A validation is due when that line is written. */
+bool step_validates(const struct trainer *trainer);
+
 #endif

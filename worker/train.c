@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/finish.h"
+#include "worker/gate.h"
 #include "worker/hf_config.h"
 #include "worker/hf_weights.h"
 #include "worker/step.h"
@@ -368,6 +369,7 @@ static enum cadence next_of(const struct trainer *trainer) {
                                               .since = trainer->since,
                                               .answered = trainer->answered,
                                               .installed = trainer->installed,
+                                              .open = !trainer->answered && gate_is_open(trainer),
                                               .behind = trainer->behind,
                                               .leaving = is_leaving(trainer)};
     return cadence_next(&trainer->discipline, &progress);
@@ -414,14 +416,18 @@ static bool carry_on(struct trainer *trainer) {
     }
 }
 
-bool trainer_poll(struct trainer *trainer) {
+bool trainer_listen(struct trainer *trainer) {
     struct session_event event;
-    if (ring_pop(&trainer->config.session->events, &event) == STATUS_OK) {
-        if (trainer->state != TRAINER_ENDED &&
-            (trainer->state != TRAINER_LEAVING || event.kind == SESSION_ENDED)) {
-            take_event(trainer, &event);
-        }
-        return true;
+    if (ring_pop(&trainer->config.session->events, &event) != STATUS_OK) {
+        return false;
     }
-    return trainer->state == TRAINER_STEPPING && carry_on(trainer);
+    if (trainer->state != TRAINER_ENDED &&
+        (trainer->state != TRAINER_LEAVING || event.kind == SESSION_ENDED)) {
+        take_event(trainer, &event);
+    }
+    return true;
+}
+
+bool trainer_poll(struct trainer *trainer) {
+    return trainer_listen(trainer) || (trainer->state == TRAINER_STEPPING && carry_on(trainer));
 }

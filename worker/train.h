@@ -5,14 +5,15 @@
  *   JOINING   until the job's options are there: model shape, tensors
  *   PLANNING  until the plan is there: memory, first weights
  *   STEPPING  what cadence.h says: in gradient modes forward, backward, each block pushed as soon
- *             as its gradient is final, and wait until all have come back; in local modes steps of
- *             its own (local.h) and reports of what came of them
+ *             as its gradient is final, and wait until all have come back, or those that the next
+ *             forward starts with (gate.h); in local modes steps of its own (local.h) and reports
+ *             of what came of them
  *   DRAINING  own reports are made; until the job ends, or this worker is named to save it
  *   SAVING    the saver fetches the final weights, validates, writes the run's files and a sample
  *   LEAVING   until the session has ended
- * A state machine without waits of its own: trainer_poll() does what can be done, a whole step at
- * most. In modes with rounds of all workers the result of a run depends on the options and the data
- * alone, never on time.
+ * A state machine: trainer_poll() does what can be done, a whole step at most, which waits (await)
+ * only if it started before all its weights were there. In modes with rounds of all workers the
+ * result of a run depends on the options and the data alone, never on time.
  */
 #ifndef RUBATO_WORKER_TRAIN_H
 #define RUBATO_WORKER_TRAIN_H
@@ -57,6 +58,10 @@ struct trainer_config {
     float *keep_weights; /* NULL, or [value_count]: the saver's final weights, for tests */
     void (*loss)(void *context, int64_t step, float loss); /* NULL, or told each step's loss */
     void *loss_context;
+    /* Sleeps until the session may have installed blocks or told an event, or for a while. NULL:
+     * no step starts before all its weights are there. */
+    void (*await)(void *context);
+    void *await_context;
     /* NULL, or how long the step that was just computed took, in a test's own time. */
     int64_t (*step_ns)(void *context);
     void *step_context;
@@ -102,7 +107,9 @@ struct trainer {
     int64_t nonfinite_in_row; /* local steps */
     int64_t validated;        /* the last place at which worker 0 validated */
     struct exchange_counters counters;
-    struct report_step step; /* the one under way */
+    struct report_step step;   /* the one under way */
+    struct report_step before; /* the one before, while its answers come during this one */
+    bool before_open;          /* then: its line is not written yet */
     int exit_code;
 };
 
@@ -135,6 +142,9 @@ void trainer_mask_padding(struct trainer *trainer);
 
 void trainer_init(struct trainer *trainer, const struct trainer_config *config);
 void trainer_free(struct trainer *trainer);
+
+/* Takes the session's next event; false when there is none. */
+bool trainer_listen(struct trainer *trainer);
 
 /* True when something was done. */
 bool trainer_poll(struct trainer *trainer);

@@ -43,7 +43,9 @@ def check_metrics(path, mode, push):
     for before, step in zip([None] + steps, steps):
         expect_equal(set(step), KEYS, "keys of a step")
         expect_equal(step["schema"], "rubato.step/1", "schema")
-        expect_equal(set(step["ms"]), {"forward", "backward", "wait", "codec"}, "keys of ms")
+        expect_equal(set(step["ms"]), {"forward", "backward", "wait", "forward_wait", "codec"},
+                     "keys of ms")
+        expect(step["ms"]["wait"] >= step["ms"]["forward_wait"] >= 0, f"waits in {step['ms']}")
         expect(step["ms"]["codec"] > 0 and step["codec_bytes"] > 0, "codecs cost nothing")
         expect_equal(step["residual_norm"], 0, "residual without error feedback")
         wanted = learning_rate(step["step"] - 1)
@@ -197,6 +199,27 @@ def sync_bits(cluster):
     expect(other != whole, "the seed does not matter")
 
 
+def forward_overlap(cluster):
+    """in sync mode over a slow link steps start before all their weights are there, and wait in
+    their middle; with --no-forward-overlap they do not; the bytes of model.safetensors are the
+    same, for codecs whose answers are weights, differences, and gradients"""
+    link = ("--link", "2mbit")
+    for options in (["--clip", 0], ["--pull", "delta-int8"],
+                    ["--optimizer", "worker:adamw", "--push", "int8"]):
+        models = []
+        for flag in ("--forward-overlap", "--no-forward-overlap"):
+            new_run_dir(cluster)
+            cluster.start_job(*TINY, "--steps", 12, *options, server_options=link,
+                              worker_options=(flag, *link))
+            cluster.finish_job()
+            models.append(cluster.model_bytes())
+            steps = read_metrics(os.path.join(cluster.run_dir, "metrics.jsonl"))
+            waits = [step["ms"]["forward_wait"] for step in steps]
+            expect_equal(len(waits), 12, f"steps with {flag}")
+            expect(any(waits) == (flag == "--forward-overlap"), f"{waits} with {flag}, {options}")
+        expect(models[0] == models[1], f"{options}: --forward-overlap has other weights")
+
+
 def repeated_from_options(cluster):
     """options.conf of a run, given as --config to the workers, repeats the run's weights byte for
     byte; validation and a sample on the way do not change them"""
@@ -260,4 +283,4 @@ def launched(cluster):
 
 if __name__ == "__main__":
     main(__doc__, [mode_sync, mode_ssp, mode_async, coarse_codecs, onebit_adam, sync_bits,
-                   repeated_from_options, stay, launched], parallel=2)
+                   forward_overlap, repeated_from_options, stay, launched], parallel=2)
