@@ -126,10 +126,9 @@ enum status endpoint_choose_device(struct endpoint *endpoint, const struct job *
     (void)snprintf(endpoint->local_ip, sizeof endpoint->local_ip, "%s", local_ip);
     TRY(choose_wire(endpoint, job));
     if (endpoint->uses_tls) {
-        static const char *const wires[] = {
-            [TLS_WIRE_PLAIN] = "in the clear",
-            [TLS_WIRE_AUTH] = "authenticated (AES-256-GMAC)",
-            [TLS_WIRE_ENCRYPT] = "encrypted (AES-256-GCM)"};
+        static const char *const wires[] = {[TLS_WIRE_PLAIN] = "in the clear",
+                                            [TLS_WIRE_AUTH] = "authenticated (AES-256-GMAC)",
+                                            [TLS_WIRE_ENCRYPT] = "encrypted (AES-256-GCM)"};
         log_info("gradients and weights by TCP of %s, %s", local_ip, wires[endpoint->wire]);
     }
     if (!endpoint->uses_ucx) {

@@ -200,9 +200,9 @@ def sync_bits(cluster):
 
 
 def forward_overlap(cluster):
-    """in sync mode over a slow link steps start before all their weights are there, and wait in
-    their middle; with --no-forward-overlap they do not; the bytes of model.safetensors are the
-    same, for codecs whose answers are weights, differences, and gradients"""
+    """in sync mode over a slow link steps may start before all their weights are there; with
+    --no-forward-overlap none waits in its middle; the bytes of model.safetensors are the same, for
+    codecs whose answers are weights, differences, and gradients"""
     link = ("--link", "2mbit")
     for options in (["--clip", 0], ["--pull", "delta-int8"],
                     ["--optimizer", "worker:adamw", "--push", "int8"]):
@@ -216,7 +216,8 @@ def forward_overlap(cluster):
             steps = read_metrics(os.path.join(cluster.run_dir, "metrics.jsonl"))
             waits = [step["ms"]["forward_wait"] for step in steps]
             expect_equal(len(waits), 12, f"steps with {flag}")
-            expect(any(waits) == (flag == "--forward-overlap"), f"{waits} with {flag}, {options}")
+            # Whether one waits in its middle is the machine's to say; without, none may.
+            expect(flag == "--forward-overlap" or not any(waits), f"{waits} with {flag}")
         expect(models[0] == models[1], f"{options}: --forward-overlap has other weights")
 
 
