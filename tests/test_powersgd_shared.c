@@ -245,8 +245,10 @@ static void finds_a_mean_of_low_rank(void) {
     rig_open(&rig, "powersgd:3,shared", 2);
     draw(&random, grads[0]);
     for (size_t at = 0; at < COUNT; at++) {
-        float low = sinf((float)(at / COLS)) * cosf((float)(at % COLS)) +
-                    cosf(2.0F * (float)(at / COLS)) * (float)(at % COLS) * 0.05F;
+        size_t row = at / COLS;
+        size_t col = at % COLS;
+        float low =
+            sinf((float)row) * cosf((float)col) + cosf(2.0F * (float)row) * (float)col * 0.05F;
         mean[at] = low;
         grads[1][at] = low - 0.5F * grads[0][at];
         grads[2][at] = 3.0F * low - grads[1][at] - grads[0][at];
