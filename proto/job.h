@@ -175,9 +175,10 @@ struct job_values {
 };
 
 /* A preset of --push may stand for more than a codec (docs/COMPRESSION.md): sets those options that
- * nobody gave, unless somebody gave a --mode. given [OPTIONS_MAX]: who gave what, or NULL: as the
- * options' origins say. True, with one line about it in what [what_bytes], if it set some. --push
- * itself stays the preset's name, which codec_parse() reads. */
+ * nobody gave, unless somebody gave a --mode, or the job could not be with them. given
+ * [OPTIONS_MAX]: who gave what, or NULL: as the options' origins say. True, with one line about it
+ * in what [what_bytes], if it set some. --push itself stays the preset's name, which codec_parse()
+ * reads. */
 bool job_expand_preset(struct options *options, const bool *given, char *what, size_t what_bytes);
 
 /* The AGREED options that a user gave this process (or, with `all`, every one at its value). */

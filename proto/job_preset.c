@@ -30,11 +30,11 @@ static bool is_given(const struct options *options, const bool *given, int index
     return given != NULL ? given[index] : options->origins[index] >= ORIGIN_FILE;
 }
 
-bool job_expand_preset(struct options *options, const bool *given, char *what, size_t what_bytes) {
+/* The preset's options where nobody gave them; what came of it in what. */
+static bool take(struct options *options, const struct preset *preset, const bool *given,
+                 char *what, size_t what_bytes) {
     const struct job *job = options->config;
-    const struct preset *preset = find(job->push);
     bool expanded = false;
-    if (preset == NULL || is_given(options, given, options_find(options, "mode"))) return false;
     int wrote = snprintf(what, what_bytes, "--push %s stands for --push %s", job->push,
                          codec_preset(job->push));
     size_t used = wrote > 0 ? (size_t)wrote : 0;
@@ -52,4 +52,20 @@ bool job_expand_preset(struct options *options, const bool *given, char *what, s
         expanded = true;
     }
     return expanded;
+}
+
+bool job_expand_preset(struct options *options, const bool *given, char *what, size_t what_bytes) {
+    struct job *job = options->config;
+    const struct preset *preset = find(job->push);
+    if (preset == NULL || is_given(options, given, options_find(options, "mode"))) return false;
+    const struct options options_before = *options;
+    const struct job job_before = *job;
+    char why[256];
+    if (take(options, preset, given, what, what_bytes) &&
+        job_check(job, why, sizeof why) == STATUS_OK) {
+        return true;
+    }
+    *options = options_before; /* what users gave counts, and nobody gave these */
+    *job = job_before;
+    return false;
 }

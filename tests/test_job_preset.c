@@ -51,6 +51,22 @@ static void what_is_given_stays(void) {
     CHECK_TEXT(rig.job.pull, "bf16");
 }
 
+/* A preset gives way to what does not go with it, and is its codec alone. */
+static void gives_way(void) {
+    static const char *const others[][2] = {
+        {"pull", "delta-int8"}, {"backup-workers", "1"}, {"staleness", "2"}};
+    static struct rig rig;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        char why[256];
+        CHECK(!expand(&rig, "thin", others[i][0], others[i][1]));
+        CHECK_TEXT(rig.job.optimizer, "adamw");
+        rig.job.workers = 4;
+        CHECK(job_check(&rig.job, why, sizeof why) == STATUS_OK);
+    }
+    CHECK(expand(&rig, "thin", NULL, NULL));
+    CHECK_TEXT(rig.job.optimizer, "worker:adamw");
+}
+
 /* At the coordinator all values have come from elsewhere: its record tells who gave them. */
 static void the_record_tells(void) {
     static struct rig rig;
@@ -70,6 +86,7 @@ static void the_record_tells(void) {
 int main(void) {
     TEST_RUN(presets_fit);
     TEST_RUN(what_is_given_stays);
+    TEST_RUN(gives_way);
     TEST_RUN(the_record_tells);
     return 0;
 }
