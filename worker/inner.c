@@ -85,14 +85,6 @@ void inner_forget(struct inner *inner, uint64_t id) {
     block->updates = 0;
 }
 
-uint64_t inner_state_bytes(const struct inner *inner) {
-    uint64_t bytes = 0;
-    for (uint64_t id = 0; id < inner->plan->block_count; id++) {
-        bytes += inner->blocks[id].state_bytes;
-    }
-    return bytes;
-}
-
 double gradient_norm(const struct plan *plan, const float *grad, double *sums, int threads) {
     int64_t count = (int64_t)plan->block_count;
     double total = 0;

@@ -43,9 +43,6 @@ void inner_step(struct inner *inner, uint64_t id, float *weights, const float *g
 /* The block's state is zero again. */
 void inner_forget(struct inner *inner, uint64_t id);
 
-/* Bytes of all states. */
-uint64_t inner_state_bytes(const struct inner *inner);
-
 /* The norm of grad [plan.value_count], in one order of sums for any number of threads; frozen
  * blocks have none. sums [plan.block_count] is scratch. Runs on as many threads. */
 double gradient_norm(const struct plan *plan, const float *grad, double *sums, int threads);
