@@ -186,14 +186,14 @@ static enum status write_row(struct bench *bench, int64_t bytes,
     json_int(&json, "workers", config->workers);
     json_int(&json, "bytes", bytes);
     json_real(&json, "seconds", result->seconds, 6);
-    json_real(&json, "payload_gb", result->payload_gb, 9);
-    json_real(&json, "wire_gb", result->wire_gb, 9);
+    json_real(&json, "payload_gb", result->payload_gb, 15);
+    json_real(&json, "wire_gb", result->wire_gb, 15);
     json_real(&json, "gb_s", result->payload_gb / result->seconds, 6);
     json_real(&json, "server_cpu_s", result->server_cpu, 6);
     json_real(&json, "workers_cpu_s", result->workers_cpu, 6);
     json_real(&json, "cpu_s_gb", (result->server_cpu + result->workers_cpu) / result->payload_gb,
               6);
-    json_real(&json, "messages", result->messages, 9);
+    json_real(&json, "messages", result->messages, 15);
     json_real(&json, "median_us", result->latency_median_us, 6);
     json_real(&json, "p99_us", result->latency_p99_us, 6);
     TRY(json_end(&json, &used));

@@ -54,6 +54,7 @@ struct shm {
     bool asleep;
     bool warned;    /* of another user's process */
     uint32_t polls; /* since the sockets were looked at */
+    bool frames_first; /* of two polls, one tells of frames before it tells of sends */
 
     struct shm_peer *peers; /* [peers_max] */
     struct shm_in *ins;     /* [ins_max] senders to us */
@@ -425,8 +426,12 @@ static size_t shm_poll(struct channel *channel, struct channel_event *events, si
     for (uint32_t i = 0; i < shm->config.peers_max; i++) {
         collect_returns(shm, i);
     }
-    size_t count = take_events(shm, events, capacity);
-    return count + take_frames(shm, events + count, capacity - count);
+    shm->frames_first = !shm->frames_first;
+    size_t count = 0;
+    if (shm->frames_first) count = take_frames(shm, events, capacity);
+    count += take_events(shm, events + count, capacity - count);
+    if (!shm->frames_first) count += take_frames(shm, events + count, capacity - count);
+    return count;
 }
 
 static void shm_release(struct channel *channel, uint32_t number) {
