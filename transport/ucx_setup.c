@@ -67,7 +67,7 @@ enum status ucx_setup_unwrap(uint32_t peer, const uint8_t *address, size_t bytes
     memcpy(&head, address, sizeof head);
     if (head.magic != ADDRESS_MAGIC || head.bytes != bytes - sizeof head ||
         head.crc32c != checksum_crc32c(address + sizeof head, head.bytes)) {
-        log_error("ucx: the address of peer %u is damaged", peer);
+        log_error("ucx: the address of peer %u is damaged, or it uses another --channel", peer);
         return STATUS_INVALID;
     }
     unsigned major, minor, release;

@@ -1,0 +1,142 @@
+/* device.h - what computes: the host's processor, or a CUDA device.
+ *
+ * A device has memory, queues of work, events between queues, and the operations of a model
+ * (kernels/compute.h). Work on one queue runs in order; queues run beside each other. On the host
+ * each call has done its work when it returns, memory is the host's, and events are always done.
+ * CUDA is a library of its own (librubato_cuda.so), loaded when a CUDA device is first opened: a
+ * worker on a machine without CUDA runs, and says what is missing when asked for one.
+ *
+ * Errors: calls that queue work return nothing. What went wrong first is kept, and returned by
+ * every later device_wait() and device_done(); after it, results are worth nothing.
+ * One thread drives a device, with these exceptions: device_copy, device_event_record,
+ * device_event_wait and device_done on a queue that no other thread uses.
+ * To add a kind: its table of struct device_backend, and a row in device.c.
+ */
+#ifndef RUBATO_KERNELS_DEVICE_H
+#define RUBATO_KERNELS_DEVICE_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct compute_ops;
+
+enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_KINDS };
+
+enum device_queue {
+    DEVICE_COMPUTE,  /* the model's operations */
+    DEVICE_COPY_IN,  /* weights to the device */
+    DEVICE_COPY_OUT, /* gradients from it */
+    DEVICE_CODEC,    /* encoders and decoders */
+    DEVICE_QUEUES
+};
+
+enum device_direction { DEVICE_TO, DEVICE_FROM, DEVICE_WITHIN };
+
+struct device;
+struct device_event; /* a place in a queue */
+
+struct device_memory {
+    uint64_t total, used, most; /* bytes: of the device; taken here now, and at most so far */
+};
+
+struct device_backend {
+    const char *name; /* "cpu", "cuda" */
+    enum device_kind kind;
+    const struct compute_ops *compute;
+
+    /* How many there are; 0 with the reason logged where the kind cannot be used. */
+    int (*count)(void);
+
+    enum status (*open)(struct device **device, int index); /* DEVICE or MEMORY, logged */
+    void (*close)(struct device *device);
+
+    void *(*take)(struct device *device, size_t bytes);
+    void (*give)(struct device *device, void *memory);
+    void *(*take_pinned)(struct device *device, size_t bytes);
+    void (*give_pinned)(struct device *device, void *memory);
+    bool (*pin)(struct device *device, void *memory, size_t bytes);
+    void (*unpin)(struct device *device, void *memory);
+    void (*memory)(const struct device *device, struct device_memory *memory);
+
+    void (*copy)(struct device *device, enum device_queue queue, void *to, const void *from,
+                 size_t bytes, enum device_direction direction);
+    void (*zero)(struct device *device, enum device_queue queue, void *memory, size_t bytes);
+    struct device_event *(*event_open)(struct device *device);
+    void (*event_close)(struct device *device, struct device_event *event);
+    void (*event_record)(struct device *device, struct device_event *event,
+                         enum device_queue queue);
+    void (*event_wait)(struct device *device, enum device_queue queue,
+                       const struct device_event *event);
+    enum status (*event_done)(struct device *device, const struct device_event *event);
+    enum status (*event_sync)(struct device *device, const struct device_event *event);
+    enum status (*wait)(struct device *device, enum device_queue queue);
+};
+
+/* What every kind's own struct begins with. */
+struct device {
+    const struct device_backend *backend;
+    const struct compute_ops *compute; /* the backend's */
+    int index;
+    char name[96]; /* "NVIDIA H200", "cpu" */
+};
+
+/* "cpu" or "cuda", and behind a colon the number of one: "cuda:1". False: it is none of these. */
+bool device_parse(const char *text, enum device_kind *kind, int *index);
+
+/* Usable devices of a kind; 0 with the reason logged: CUDA's library, its runtime or a driver is
+ * not here. */
+int device_count(enum device_kind kind);
+
+/* DEVICE: there is none with this number; MEMORY. Logged. */
+enum status device_open(struct device **device, enum device_kind kind, int index) WARN_UNUSED;
+void device_close(struct device *device); /* waits for its work; harmless on NULL */
+
+/* The host as a device, always there; not to be closed. */
+struct device *device_host(void);
+
+/* Its memory is the host's: nothing is to be copied, and no work is ever under way. */
+bool device_is_host(const struct device *device);
+
+/* `bytes` >= 1 of the device's memory, aligned to 256 bytes, its content undefined; NULL when there
+ * is not so much, logged. Of the host's that the device copies from and to without waiting
+ * (`pinned`). Both for set-up alone. */
+void *device_take(struct device *device, size_t bytes);
+void device_give(struct device *device, void *memory);
+void *device_take_pinned(struct device *device, size_t bytes);
+void device_give_pinned(struct device *device, void *memory);
+
+/* Makes memory that is there pinned, until device_unpin. False: it is as it was, and copies from
+ * and to it make the caller wait. */
+bool device_pin(struct device *device, void *memory, size_t bytes);
+void device_unpin(struct device *device, void *memory);
+
+void device_memory(const struct device *device, struct device_memory *memory);
+
+/* Queues a copy; the host's side must stay as it is until it is done. */
+void device_copy(struct device *device, enum device_queue queue, void *to, const void *from,
+                 size_t bytes, enum device_direction direction);
+void device_zero(struct device *device, enum device_queue queue, void *memory, size_t bytes);
+
+/* Never NULL: ends the process like memory_zeroed(). One that was never recorded is done. */
+struct device_event *device_event_open(struct device *device);
+void device_event_close(struct device *device, struct device_event *event);
+
+/* The place behind all that is queued now. */
+void device_event_record(struct device *device, struct device_event *event,
+                         enum device_queue queue);
+
+/* What is queued from now on starts when the event's place is reached. */
+void device_event_wait(struct device *device, enum device_queue queue,
+                       const struct device_event *event);
+
+/* Whether the place is reached: OK, AGAIN; DEVICE: an error, logged once. device_sync() waits. */
+enum status device_done(struct device *device, const struct device_event *event) WARN_UNUSED;
+enum status device_sync(struct device *device, const struct device_event *event) WARN_UNUSED;
+
+/* Until all that is queued is done. DEVICE: an error, logged once. */
+enum status device_wait(struct device *device, enum device_queue queue) WARN_UNUSED;
+
+#endif
