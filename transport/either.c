@@ -72,7 +72,8 @@ static enum status split(uint32_t peer, const uint8_t *address, size_t bytes,
                 (uint64_t)head->bytes[SHM] + head->bytes[NETWORK] == bytes - sizeof *head;
     }
     if (!sound) {
-        log_error("the data channel's address of peer %u is damaged, or it uses --channel tls", peer);
+        log_error("the data channel's address of peer %u is damaged, or it uses --channel tls",
+                  peer);
         return STATUS_INVALID;
     }
     const uint8_t *part = address + sizeof *head;
