@@ -52,8 +52,8 @@ struct shm {
     int listening, epoll;
     uint32_t sleep; /* number of the last sleep */
     bool asleep;
-    bool warned;    /* of another user's process */
-    uint32_t polls; /* since the sockets were looked at */
+    bool warned;       /* of another user's process */
+    uint32_t polls;    /* since the sockets were looked at */
     bool frames_first; /* of two polls, one tells of frames before it tells of sends */
 
     struct shm_peer *peers; /* [peers_max] */
