@@ -20,6 +20,11 @@
 #define BEHIND_CHUNK ((size_t)256)
 #define LARGE_CHUNK  ((size_t)8 << 10)
 
+/* Of a payload that is still to come, so much is waited for at once: being woken for every segment
+ * costs as much as copying it. */
+#define WAKE_MOST  ((size_t)256 << 10)
+#define WAKE_LEAST ((size_t)32 << 10)
+
 static enum status say_why(struct tls_inlet *inlet, enum status status, const char *why) {
     inlet->status = status;
     snprintf(inlet->why, sizeof inlet->why, "%s", why);
@@ -34,6 +39,7 @@ bool tls_inlet_accept(struct tls_inlet *inlet, int fd, int64_t now_ns) {
     inlet->under_way = inlet->hungry = inlet->ack_blocked = false;
     inlet->slot = TLS_LANE_NONE;
     inlet->drain = 0;
+    inlet->wake_bytes = 1;
     if (tls_greet_begin(&inlet->greet, inlet->self, fd, true) == STATUS_OK) return true;
     tls_inlet_free(inlet);
     return false;
@@ -213,6 +219,18 @@ static enum status read_rest(struct tls_inlet *inlet, bool *whole) {
     return read_payload(inlet);
 }
 
+/* Before the owner sleeps: what of the frame under way is worth waking for. */
+static void set_wake(struct tls_inlet *inlet) {
+    size_t left = 0, here = inlet->payload_at + inlet->chunk_at; /* a tag among it, perhaps */
+    if (inlet->slot != TLS_LANE_NONE && here < inlet->payload_bytes) {
+        left = inlet->payload_bytes - here;
+    }
+    size_t wake_bytes = left < WAKE_LEAST ? 1 : left < WAKE_MOST ? left : WAKE_MOST;
+    if (wake_bytes == inlet->wake_bytes) return;
+    inlet->wake_bytes = wake_bytes;
+    tls_socket_wake_at(inlet->fd, wake_bytes);
+}
+
 enum status tls_inlet_next(struct tls_inlet *inlet, uint32_t *slot, int64_t now_ns) {
     for (;;) {
         bool whole = false;
@@ -226,6 +244,7 @@ enum status tls_inlet_next(struct tls_inlet *inlet, uint32_t *slot, int64_t now_
         } else if (moved) {
             inlet->deadline_ns = now_ns + inlet->self->lease_ns;
         }
+        if (status == STATUS_AGAIN) set_wake(inlet);
         TRY(status);
         inlet->under_way = false;
         inlet->deadline_ns = 0;

@@ -64,6 +64,7 @@ struct tls_inlet {
     size_t chunk_at;                  /* bytes of the chunk, then of its tag, that are read */
     uint64_t drain;                   /* sealed bytes of a payload that is too long, left */
     uint8_t tag[TLS_CIPHER_TAG_BYTES];
+    size_t wake_bytes; /* as the socket has it (tls_socket_wake_at) */
 };
 
 /* A connection that came in, from now on the inlet's. False, and it is closed: no memory. */

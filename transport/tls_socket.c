@@ -37,6 +37,10 @@ void tls_socket_keep(int fd, int64_t lease_ns) {
     set_number(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 }
 
+void tls_socket_wake_at(int fd, size_t bytes) {
+    set_number(fd, SOL_SOCKET, SO_RCVLOWAT, (int)bytes);
+}
+
 bool tls_socket_is_silent(int fd, int64_t lease_ns) {
     struct tcp_info info = {0};
     socklen_t length = sizeof info;

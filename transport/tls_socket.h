@@ -5,6 +5,7 @@
 #include "base/status.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* A listening socket at the numeric address `text`, on any free port -> *fd, and the address that
@@ -26,6 +27,10 @@ enum status tls_socket_accept(int listening, int *fd) WARN_UNUSED;
 /* For a connection that is to last: while nothing is sent, probes notice within a lease that the
  * other side has vanished without a word. */
 void tls_socket_keep(int fd, int64_t lease_ns);
+
+/* From now on it is readable when `bytes` (1 .. 2^30) are there at once, or nothing more will come.
+ * More than its buffer holds is taken for what that holds. */
+void tls_socket_wake_at(int fd, size_t bytes);
 
 /* Has the other side's kernel left what we sent unanswered for a lease? (TCP_USER_TIMEOUT would
  * count a receiver that is slow to read as well.) */
