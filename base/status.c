@@ -33,8 +33,9 @@ enum exit_code status_exit_code(enum status status) {
         return EXIT_CODE_IO;
     case STATUS_MEMORY:
         return EXIT_CODE_MEMORY;
-    case STATUS_AGAIN: /* nobody should end a process with it */
     case STATUS_DEVICE:
+        return EXIT_CODE_DEVICE;
+    case STATUS_AGAIN: /* nobody should end a process with it */
         return EXIT_CODE_INTERNAL;
     }
     return EXIT_CODE_INTERNAL;

@@ -39,6 +39,7 @@ enum exit_code {
     EXIT_CODE_UNREACHABLE = 69, /* a peer did not come, or was lost */
     EXIT_CODE_INTERNAL = 70,
     EXIT_CODE_MEMORY = 71,
+    EXIT_CODE_DEVICE = 72, /* a device of the machine, or its driver, failed or is not there */
     EXIT_CODE_CREATE = 73, /* a port or a file cannot be taken or created */
     EXIT_CODE_IO = 74,
     EXIT_CODE_PROTOCOL = 76, /* a peer broke the protocol */

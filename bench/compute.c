@@ -5,12 +5,14 @@
  * in PyTorch (peer_torch.py) on the same cores with the same number of threads, in turns: ours, the
  * peer's, ours, ... Figures are medians over all measured steps.
  */
+#include "base/json.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "bench/median.h"
 #include "bench/onednn_peak.h"
 #include "bench/peer.h"
 #include "bench/training.h"
+#include "kernels/device.h"
 #include "kernels/linear.h"
 #include "kernels/threads.h"
 #include "proto/job.h"
@@ -29,18 +31,21 @@ static const char usage[] =
     "\n"
     "examples:\n"
     "  bench_compute --model gpt2:124M --vocab 50257 --batch 4 --seq-len 64\n"
-    "  bench_compute --model gpt2:small --compute bf16 --threads 1 --peer torch\n";
+    "  bench_compute --model gpt2:small --compute bf16 --threads 1 --peer torch\n"
+    "  bench_compute --model gpt2:124M --vocab 50257 --seq-len 1024 --device cuda --compute bf16\n";
 
 enum { STEPS_MAX = 1000, ROUNDS_MAX = 100 };
 
 struct bench {
     char model[OPTION_TEXT_MAX];
     int64_t vocab, batch, seq_len;
+    char device[OPTION_TEXT_MAX];
     char compute[OPTION_TEXT_MAX];
     char recompute[OPTION_TEXT_MAX];
     double dropout;
     int64_t threads, steps, rounds;
     char peer[OPTION_TEXT_MAX], python[OPTION_TEXT_MAX], script[OPTION_TEXT_MAX];
+    char json[OPTION_TEXT_MAX];
 };
 
 static bool check_compute(const char *text, char *why, size_t why_bytes) {
@@ -51,6 +56,13 @@ static bool check_compute(const char *text, char *why, size_t why_bytes) {
 static bool check_peer(const char *text, char *why, size_t why_bytes) {
     snprintf(why, why_bytes, "torch, or nothing");
     return *text == '\0' || strcmp(text, "torch") == 0;
+}
+
+static bool check_device(const char *text, char *why, size_t why_bytes) {
+    enum device_kind kind;
+    int index;
+    snprintf(why, why_bytes, "cpu, cuda, cuda:N");
+    return device_parse(text, &kind, &index);
 }
 
 #define AT(field) offsetof(struct bench, field)
@@ -73,6 +85,8 @@ static const struct option table[] = {
      NULL},
     {"seq-len", OPTION_INT, "256", 1, 65536, "tokens", "length of a sequence", false, 1,
      AT(seq_len), NULL},
+    {"device", OPTION_TEXT, "cpu", 0, 0, "", "what computes: cpu, cuda or cuda:N", false, 1,
+     AT(device), check_device},
     {"compute", OPTION_TEXT, "f32", 0, 0, "", "number type of the products: f32, bf16 or auto",
      false, 1, AT(compute), check_compute},
     {"recompute", OPTION_TEXT, "none", 0, 0, "",
@@ -91,6 +105,8 @@ static const struct option table[] = {
      AT(python), NULL},
     {"script", OPTION_TEXT, RUBATO_BENCH_FOLDER "/peer_torch.py", 0, 0, "file",
      "the peer's program", false, 1, AT(script), NULL},
+    {"json", OPTION_TEXT, "", 0, 0, "file", "adds a line with the figures to it", false, 1,
+     AT(json), NULL},
 };
 #define TABLE_COUNT (sizeof table / sizeof table[0])
 
@@ -102,9 +118,13 @@ struct figures {
     double peer[STEPS_MAX];
 };
 
+static bool is_on_host(const struct bench *bench) {
+    return strncmp(bench->device, "cpu", 3) == 0;
+}
+
 static bool is_bf16(const struct bench *bench) {
-    return strcmp(bench->compute, "bf16") == 0 ||
-           (strcmp(bench->compute, "auto") == 0 && linear_bf16_is_fast());
+    bool fast = !is_on_host(bench) || linear_bf16_is_fast();
+    return strcmp(bench->compute, "bf16") == 0 || (strcmp(bench->compute, "auto") == 0 && fast);
 }
 
 /* `env NAME=value python script --sizes`: its threads are ours. */
@@ -131,6 +151,7 @@ static enum status open_peer(const struct bench *bench, const struct training *t
     snprintf(words[count++], sizeof words[0], "%s", bench->python);
     snprintf(words[count++], sizeof words[0], "%s", bench->script);
     snprintf(words[count++], sizeof words[0], "--compute=%s", is_bf16(bench) ? "bf16" : "f32");
+    snprintf(words[count++], sizeof words[0], "--device=%s", bench->device);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         snprintf(words[count++], sizeof words[0], "--%s=%" PRId64, sizes[i].name, sizes[i].value);
     }
@@ -147,11 +168,13 @@ static enum status measure(const struct bench *bench, struct training *training,
     double seconds[TRAINING_PHASES];
     for (int i = 0; i < 3; i++) {
         (void)training_step(training, seconds);
+        TRY(model_status(training->model));
     }
     for (int64_t round = 0; round < bench->rounds; round++) {
         for (int64_t step = 0; step < bench->steps; step++) {
             size_t at = figures->count + (size_t)step;
             (void)training_step(training, seconds);
+            TRY(model_status(training->model));
             figures->total[at] = 0;
             for (int phase = 0; phase < TRAINING_PHASES; phase++) {
                 figures->phases[phase][at] = seconds[phase];
@@ -169,17 +192,23 @@ static enum status measure(const struct bench *bench, struct training *training,
 static void print_job(const struct bench *bench, const struct training *training) {
     printf("model    %s, %" PRIu64 " parameters, vocabulary %" PRId64 "\n", bench->model,
            training->plan.value_count, bench->vocab);
-    printf("step     B=%" PRId64 " T=%" PRId64 ", %s, %" PRId64 " threads; medians of %" PRId64
-           " steps\n",
-           bench->batch, bench->seq_len, is_bf16(bench) ? "bf16" : "f32", bench->threads,
-           bench->steps * bench->rounds);
+    printf("step     B=%" PRId64 " T=%" PRId64 ", %s on %s, %" PRId64
+           " threads; medians of %" PRId64 " steps\n",
+           bench->batch, bench->seq_len, is_bf16(bench) ? "bf16" : "f32",
+           training->config.device->name, bench->threads, bench->steps * bench->rounds);
 }
 
 /* What the model is planned to take, and the most that the whole process took: the latter also has
  * weights, gradient and moments, 16 bytes a value. Before oneDNN's own run, which takes its own. */
 static void print_memory(const struct bench *bench, const struct training *training) {
     struct rusage used;
-    if (getrusage(RUSAGE_SELF, &used) == 0) {
+    struct device_memory memory;
+    device_memory(training->config.device, &memory);
+    if (!is_on_host(bench)) {
+        printf("memory    %9.1f MiB of the device's %.1f, with recompute %s; %.1f at most\n",
+               (double)memory.used / 1048576, (double)memory.total / 1048576, bench->recompute,
+               (double)memory.most / 1048576);
+    } else if (getrusage(RUSAGE_SELF, &used) == 0) {
         printf("memory    %9.1f MiB planned for the model with recompute %s, %.1f MiB of the whole "
                "process at most\n",
                (double)training_model_bytes(training) / 1048576, bench->recompute,
@@ -187,25 +216,35 @@ static void print_memory(const struct bench *bench, const struct training *train
     }
 }
 
+static const char *const phase_names[TRAINING_PHASES] = {"load", "forward", "backward", "clip",
+                                                         "optimizer"};
+
 static void print_figures(const struct bench *bench, const struct training *training,
                           struct figures *figures) {
-    static const char *const names[] = {"load", "forward", "backward", "clip", "optimizer"};
     char library[32];
     onednn_peak_name(library, sizeof library);
     double step = median(figures->total, figures->count);
     double flops = training_flops(training);
     print_memory(bench, training);
-    double peak = flops / training_peak_seconds(training) / 1e9;
-    double reached = flops / step / 1e9;
     for (int phase = 0; phase < TRAINING_PHASES; phase++) {
-        printf("%-9s %9.2f ms\n", names[phase],
+        printf("%-9s %9.2f ms\n", phase_names[phase],
                median(figures->phases[phase], figures->count) * 1e3);
     }
     printf("whole     %9.2f ms, %.0f tokens/s\n", step * 1e3,
            (double)(bench->batch * bench->seq_len) / step);
-    printf("products  %9.2f GFLOP a step: %.1f GFLOP/s of the whole step, %.0f%% of the %.1f that "
-           "%s\n          reaches with the same products alone\n",
-           flops / 1e9, reached, 100 * reached / peak, peak, library);
+    if (is_on_host(bench)) {
+        double peak = flops / training_peak_seconds(training) / 1e9;
+        double reached = flops / step / 1e9;
+        printf("products  %9.2f GFLOP a step: %.1f GFLOP/s of the whole step, %.0f%% of the %.1f "
+               "that %s\n          reaches with the same products alone\n",
+               flops / 1e9, reached, 100 * reached / peak, peak, library);
+    } else {
+        double computing = median(figures->phases[TRAINING_FORWARD], figures->count) +
+                           median(figures->phases[TRAINING_BACKWARD], figures->count);
+        printf("products  %9.2f GFLOP a step: %.1f GFLOP/s of forward and backward, copies of "
+               "weights\n          and gradients among them\n",
+               flops / 1e9, flops / computing / 1e9);
+    }
 }
 
 static void print_peer(const struct bench *bench, const struct peer *peer,
@@ -220,6 +259,40 @@ static void print_peer(const struct bench *bench, const struct peer *peer,
     printf("ratio     %10.2f   (above 1: rubato is faster)\n", theirs / ours);
 }
 
+static enum status write_json(const struct bench *bench, const struct training *training,
+                              struct figures *figures, bool has_peer) {
+    char line[1024];
+    size_t used;
+    struct json json;
+    if (bench->json[0] == 0) return STATUS_OK;
+    json_begin(&json, line, sizeof line);
+    json_text(&json, "bench", "compute");
+    json_text(&json, "device", training->config.device->name);
+    json_text(&json, "model", bench->model);
+    json_text(&json, "compute", is_bf16(bench) ? "bf16" : "f32");
+    json_int(&json, "tokens", bench->batch * bench->seq_len);
+    json_real(&json, "flops", training_flops(training), 9);
+    for (int phase = 0; phase < TRAINING_PHASES; phase++) {
+        json_real(&json, phase_names[phase], median(figures->phases[phase], figures->count), 6);
+    }
+    json_real(&json, "step", median(figures->total, figures->count), 6);
+    if (has_peer) json_real(&json, "peer_step", median(figures->peer, figures->count), 6);
+    TRY(json_end(&json, &used));
+    FILE *file = fopen(bench->json, "a");
+    bool written = file != NULL && fprintf(file, "%s\n", line) > 0;
+    if (file != NULL && fclose(file) != 0) written = false;
+    if (written) return STATUS_OK;
+    log_error("--json %s cannot be written", bench->json);
+    return STATUS_IO;
+}
+
+static enum status open_device(const struct bench *bench, struct device **device) {
+    enum device_kind kind = DEVICE_CPU;
+    int index = 0;
+    (void)device_parse(bench->device, &kind, &index); /* it was checked */
+    return device_open(device, kind, index);
+}
+
 static enum status run(const struct bench *bench) {
     static struct figures figures; /* large */
     struct training training = {0};
@@ -232,6 +305,7 @@ static enum status run(const struct bench *bench) {
                                      .bf16 = is_bf16(bench),
                                      .recompute = bench->recompute,
                                      .dropout = (float)bench->dropout};
+    TRY(open_device(bench, &config.device));
     enum status status = training_open(&training, &config);
     if (status == STATUS_OK && has_peer) {
         status = open_peer(bench, &training, &peer);
@@ -243,9 +317,11 @@ static enum status run(const struct bench *bench) {
     if (status == STATUS_OK) {
         print_figures(bench, &training, &figures);
         if (has_peer) print_peer(bench, &peer, &figures);
+        status = write_json(bench, &training, &figures, has_peer);
     }
     peer_close(&peer);
     training_close(&training);
+    device_close(config.device);
     return status;
 }
 

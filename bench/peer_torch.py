@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The reference of bench_compute: GPT-2 training steps in plain PyTorch on the CPU.
+"""The reference of bench_compute: GPT-2 training steps in plain PyTorch, on the CPU or a GPU.
 
 Started by `bench_compute --peer torch`, which gives it the model's sizes as arguments and the
 threads as --threads and OMP_NUM_THREADS. Prints one line when two warm-up steps are done,
@@ -9,7 +9,8 @@ threads as --threads and OMP_NUM_THREADS. Prints one line when two warm-up steps
 then, for each line "N" on standard input, makes N steps and prints their seconds on one line.
 A step is what bench_compute's is: a new batch, forward with the mean cross-entropy, backward,
 clipping to the global norm 1, AdamW. Attention is scaled_dot_product_attention and AdamW the fused
-one where this PyTorch has them for the CPU; else a masked softmax, and the foreach form.
+one where this PyTorch has them for the device; else a masked softmax, and the foreach form. On a
+GPU the model goes through torch.compile.
 Needs torch 1.13 or later, nothing else. Debian's (python3-torch) multiplies with OpenBLAS, which
 should be its OpenMP build (libopenblas0-openmp, so that one pool of threads does all), and which
 may have to be told the chip if it is newer than OpenBLAS 0.3.21: OPENBLAS_CORETYPE=SkylakeX.
@@ -80,7 +81,7 @@ class GPT2(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens, targets):
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:
             x = layer(x)
         logits = self.head(self.norm(x))
@@ -88,7 +89,7 @@ class GPT2(nn.Module):
 
 
 def make_optimizer(model):
-    """AdamW, in the fastest form that this PyTorch has for the CPU; and its name."""
+    """AdamW, in the fastest form that this PyTorch has for the device; and its name."""
     settings = {"lr": 1e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}
     for form in ({"fused": True}, {"foreach": True}, {}):
         try:
@@ -104,27 +105,35 @@ def main():
                  "threads"):
         parser.add_argument("--" + name, type=int, required=True)
     parser.add_argument("--compute", choices=("f32", "bf16"), required=True)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    model = GPT2(args)
+    device = torch.device(args.device)
+    model = GPT2(args).to(device)
     optimizer, form = make_optimizer(model)
     parameters = list(model.parameters())
     bf16 = args.compute == "bf16"
+    on_gpu = device.type == "cuda"
+    network = torch.compile(model) if on_gpu else model
 
     def step():
-        batch = torch.randint(0, args.vocab, (args.batch, args.seq_len + 1))
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-            loss = model(batch[:, :-1], batch[:, 1:])
+        batch = torch.randint(0, args.vocab, (args.batch, args.seq_len + 1), device=device)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+            loss = network(batch[:, :-1], batch[:, 1:])
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if on_gpu:
+            torch.cuda.synchronize(device)
         return float(loss)
 
     for _ in range(2):
         loss = step()
     blas = "MKL" if torch.backends.mkl.is_available() else "OpenBLAS"
+    if on_gpu:
+        blas = f"{torch.cuda.get_device_name(device)}, compiled"
     attention = "sdpa" if HAS_SDPA else "masked softmax"
     print("ready", sum(p.numel() for p in parameters), f"{loss:.4f}",
           f"torch {torch.__version__} ({blas}, {attention}, AdamW {form or 'plain'})", flush=True)

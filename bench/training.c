@@ -33,6 +33,8 @@ enum status training_open(struct training *training, const struct training_confi
     size_t vector = (size_t)training->plan.value_count * sizeof(float);
     size_t batch = (size_t)(config->B * config->T) * sizeof(int32_t);
     TRY(arena_init(&training->arena, 4 * arena_need(vector) + 2 * arena_need(batch)));
+    training->pinned = !device_is_host(config->device) &&
+                       device_pin(config->device, training->arena.base, training->arena.bytes);
     training->weights = arena_take(&training->arena, vector);
     training->grad = arena_take(&training->arena, vector);
     training->moment1 = arena_take(&training->arena, vector);
@@ -51,7 +53,8 @@ enum status training_open(struct training *training, const struct training_confi
                                                             : attention ? MODEL_RECOMPUTE_ATTENTION
                                                                         : MODEL_RECOMPUTE_NONE,
                                                .recompute_every = every,
-                                               .dropout = config->dropout};
+                                               .dropout = config->dropout,
+                                               .device = config->device};
     return model_open(&training->model, &training->shape, &training->plan, &training->options);
 }
 
@@ -62,6 +65,7 @@ uint64_t training_model_bytes(const struct training *training) {
 void training_close(struct training *training) {
     model_close(training->model);
     plan_free(&training->plan);
+    if (training->pinned) device_unpin(training->config.device, training->arena.base);
     arena_free(&training->arena);
     *training = (struct training){0};
 }
@@ -127,6 +131,7 @@ float training_step(struct training *training, double *seconds) {
     seconds[TRAINING_LOAD] = lap(&mark_ns);
     float loss = model_forward(training->model, &batch, &gradient);
     seconds[TRAINING_FORWARD] = lap(&mark_ns);
+    if (model_status(training->model) != STATUS_OK) return NAN;
     model_backward(training->model, &batch, &gradient, NULL, NULL);
     seconds[TRAINING_BACKWARD] = lap(&mark_ns);
     float scale = clip(training);

@@ -128,7 +128,7 @@ LANES_INLINE double load_all(float *a, const float *values, const float *residua
             float from[GROUP] = {0}, kept[GROUP] = {0}, to[GROUP];
             memcpy(from, values + i, (end - i) * sizeof *from);
             if (residual != NULL) memcpy(kept, residual + i, (end - i) * sizeof *kept);
-            load_group(to, from, kept, lanes_splat(scale), &sums, &max);
+            load_group(to, from, residual != NULL ? kept : NULL, lanes_splat(scale), &sums, &max);
             if (a != NULL) memcpy(a + i, to, (end - i) * sizeof *to);
         }
         total += (double)lanes_sum(&sums);

@@ -7,84 +7,67 @@
  * Without feedback values are multiplied by the period, which makes their mean that of the
  * gradient. Source: Wang et al., "CocktailSGD", ICML 2023 (rolling mask).
  */
+#include "compression/randk_places.h"
 #include "compression/scheme.h"
 
 #include <math.h>
 
-#define HEAD ((size_t)16)
-
-enum { PERIOD, RUN_LOG2, KEY, STEP, RUN_LOG2_MAX = 6 };
-
-static uint32_t mix(uint32_t value) {
-    value = (value ^ value >> 16) * 0x7feb352dU;
-    value = (value ^ value >> 15) * 0x846ca68bU;
-    return value ^ value >> 16;
-}
+#define HEAD ((size_t)RANDK_HEAD)
 
 static uint32_t period_of(const struct scheme_run *run) {
     return (uint32_t)lrint(1.0 / (double)run->density);
 }
 
-static uint32_t run_log2_of(size_t count, uint32_t period) {
-    uint32_t log2 = RUN_LOG2_MAX;
-    while (log2 > 0 && ((uint64_t)period << log2) > count)
-        log2--;
-    return log2;
+static void make_head(const struct scheme_run *run, uint32_t number[RANDK_NUMBERS]) {
+    randk_numbers(run->count, period_of(run), run->seed, run->block, run->step, number);
 }
 
 /* The first run from `index` on that is sent in this step; `end` if none is before that. */
-static size_t next_pick(const uint32_t number[4], size_t index, size_t end) {
-    size_t period = number[PERIOD];
+static size_t next_pick(const uint32_t number[RANDK_NUMBERS], size_t index, size_t end) {
+    size_t period = number[RANDK_PERIOD];
     for (size_t group = index / period; group * period < end; group++) {
-        uint64_t turn = (uint64_t)number[STEP] + mix(number[KEY] ^ (uint32_t)group * 0x9e3779b9U);
-        size_t pick = group * period + turn % period;
+        size_t pick = (size_t)randk_run(number, group);
         if (pick >= index) return pick < end ? pick : end;
     }
     return end;
 }
 
-static void make_head(const struct scheme_run *run, uint32_t number[4]) {
-    number[PERIOD] = period_of(run);
-    number[RUN_LOG2] = run_log2_of(run->count, number[PERIOD]);
-    number[KEY] = mix((uint32_t)run->seed ^ mix((uint32_t)(run->seed >> 32)) ^
-                      mix((uint32_t)run->block + 0x9e3779b9U));
-    number[STEP] = (uint32_t)run->step;
-}
-
 static size_t bound(const struct scheme_run *run) {
-    uint32_t period = period_of(run), log2 = run_log2_of(run->count, period);
-    size_t runs = (run->count >> log2) + 1;
-    return HEAD + 2 * ((runs / period + 1) << log2);
+    uint32_t number[RANDK_NUMBERS];
+    make_head(run, number);
+    size_t runs = (run->count >> number[RANDK_RUN_LOG2]) + 1;
+    return HEAD + 2 * ((runs / number[RANDK_PERIOD] + 1) << number[RANDK_RUN_LOG2]);
 }
 
 static size_t start(const struct scheme_run *run, uint8_t *wire) {
-    uint32_t number[4];
+    uint32_t number[RANDK_NUMBERS];
     make_head(run, number);
     memcpy(wire, number, sizeof number);
     return HEAD;
 }
 
 /* The first run of the tile, and the one after its last. */
-static void tile_runs(const uint32_t number[4], size_t offset, size_t n, size_t *first,
+static void tile_runs(const uint32_t number[RANDK_NUMBERS], size_t offset, size_t n, size_t *first,
                       size_t *end) {
-    *first = offset >> number[RUN_LOG2];
-    *end = (offset + n + ((size_t)1 << number[RUN_LOG2]) - 1) >> number[RUN_LOG2];
+    *first = offset >> number[RANDK_RUN_LOG2];
+    *end = (offset + n + ((size_t)1 << number[RANDK_RUN_LOG2]) - 1) >> number[RANDK_RUN_LOG2];
 }
 
 /* Where a run lies in the tile: its start; *size is shorter for the last. */
-static size_t run_at(const uint32_t number[4], size_t index, size_t offset, size_t n,
+static size_t run_at(const uint32_t number[RANDK_NUMBERS], size_t index, size_t offset, size_t n,
                      size_t *size) {
-    size_t from = (index << number[RUN_LOG2]) - offset, whole = (size_t)1 << number[RUN_LOG2];
+    size_t from = (index << number[RANDK_RUN_LOG2]) - offset,
+           whole = (size_t)1 << number[RANDK_RUN_LOG2];
     *size = n - from < whole ? n - from : whole;
     return from;
 }
 
 static size_t encode(const struct scheme_run *run, size_t offset, const float *a, size_t n,
                      uint8_t *wire, double *squares) {
-    uint32_t number[4];
+    uint32_t number[RANDK_NUMBERS];
     size_t first, end, size, used = 0;
     make_head(run, number);
-    float scale = run->spec->feedback == FEEDBACK_NONE ? (float)number[PERIOD] : 1.0f;
+    float scale = run->spec->feedback == FEEDBACK_NONE ? (float)number[RANDK_PERIOD] : 1.0f;
     tile_runs(number, offset, n, &first, &end);
     for (size_t at = next_pick(number, first, end); at < end; at = next_pick(number, at + 1, end)) {
         size_t from = run_at(number, at, offset, n, &size);
@@ -103,7 +86,7 @@ static bool open(struct scheme_view *view) {
     if (view->bytes < HEAD) return false;
     memcpy(view->number, view->wire, HEAD);
     view->head = HEAD;
-    return view->number[PERIOD] >= 1 && view->number[RUN_LOG2] <= RUN_LOG2_MAX;
+    return view->number[RANDK_PERIOD] >= 1 && view->number[RANDK_RUN_LOG2] <= RANDK_RUN_LOG2_MAX;
 }
 
 static size_t measure(const struct scheme_view *view, size_t offset, size_t n, const uint8_t *at,

@@ -15,10 +15,13 @@
 
 #include "kernels/dropout.h"
 
+#include <stdbool.h>
+
 /* Sequences, positions, and the heads: each >= 1, kv_heads divides heads. */
 struct attention_shape {
     int64_t B, T, heads, kv_heads, head_size;
     const struct dropout *dropout; /* of the probabilities, before they meet the values; or NULL */
+    bool bf16; /* products may round their operands to bfloat16: CUDA then does, the host never */
 };
 
 /* Floats of scratch that forward and backward need, whatever the thread count: some tiles for each

@@ -21,7 +21,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct codec_cuda_ops;
 struct compute_ops;
+struct group_ops;
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_KINDS };
 
@@ -42,10 +44,19 @@ struct device_memory {
     uint64_t total, used, most; /* bytes: of the device; taken here now, and at most so far */
 };
 
+/* What the driver tells. */
+struct device_reading {
+    uint64_t memory_total, memory_used; /* bytes, of all processes */
+    int utilisation;                    /* percent of the time that it worked; -1: not told */
+    int temperature;                    /* degrees Celsius; -1: not told */
+};
+
 struct device_backend {
     const char *name; /* "cpu", "cuda" */
     enum device_kind kind;
     const struct compute_ops *compute;
+    const struct group_ops *group;       /* kernels/group.h */
+    const struct codec_cuda_ops *codecs; /* compression/cuda/codec_cuda.h; NULL: the host has all */
 
     /* How many there are; 0 with the reason logged where the kind cannot be used. */
     int (*count)(void);
@@ -60,6 +71,7 @@ struct device_backend {
     bool (*pin)(struct device *device, void *memory, size_t bytes);
     void (*unpin)(struct device *device, void *memory);
     void (*memory)(const struct device *device, struct device_memory *memory);
+    bool (*watch)(struct device *device, struct device_reading *reading);
 
     void (*copy)(struct device *device, enum device_queue queue, void *to, const void *from,
                  size_t bytes, enum device_direction direction);
@@ -74,6 +86,8 @@ struct device_backend {
     enum status (*event_sync)(struct device *device, const struct device_event *event);
     enum status (*wait)(struct device *device, enum device_queue queue);
 };
+
+extern const struct device_backend device_cpu; /* kernels/device_cpu.c */
 
 /* What every kind's own struct begins with. */
 struct device {
@@ -114,6 +128,10 @@ bool device_pin(struct device *device, void *memory, size_t bytes);
 void device_unpin(struct device *device, void *memory);
 
 void device_memory(const struct device *device, struct device_memory *memory);
+
+/* Takes up to some ms. False: nothing is told; of the host always, of a GPU with the reason logged
+ * at the first time. */
+bool device_watch(struct device *device, struct device_reading *reading);
 
 /* Queues a copy; the host's side must stay as it is until it is done. */
 void device_copy(struct device *device, enum device_queue queue, void *to, const void *from,

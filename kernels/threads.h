@@ -22,8 +22,10 @@ void threads_set(int count);
 /* Cores that this process may run on, by its affinity mask; at least 1. Any thread. */
 int threads_available(void);
 
-/* Confines the calling thread, and those that it starts from now on, to the cores of a list such as
- * "0-3,8" (--cpus). INVALID, logged: no such list, or a core that the process may not use. */
+/* Confines the calling thread, and those that it starts from now on, to the cores of a list such
+ * as "0-3,8" (--cpus). Its parts may also be "node:N" and "package:N", with ranges, too
+ * (topology.h): of these, the cores that the process may use. INVALID, logged: no such list, node
+ * or package, a build without hwloc, or a core that the process may not use. */
 enum status threads_confine(const char *list) WARN_UNUSED;
 
 /* Cores first .. first + count - 1 of those that the process may run on -> a list for

@@ -54,6 +54,42 @@ CHOICE(check_inner_state, "keep, reset")
 CHOICE(check_schedule, "cosine, linear, wsd, constant")
 CHOICE(check_lr_scale, "none, sqrt, linear")
 CHOICE(check_compute, "auto, f32, bf16")
+
+enum { DEVICES_MAX = 16 }; /* kernels/group.h's GROUP_MAX */
+
+/* Numbers below 10000 with commas between them, none twice. */
+static bool is_device_list(const char *text) {
+    int64_t numbers[DEVICES_MAX];
+    for (int count = 0; count < DEVICES_MAX; count++) {
+        char word[8];
+        size_t length = strcspn(text, ",");
+        if (length >= sizeof word) return false;
+        memcpy(word, text, length);
+        word[length] = 0;
+        if (!number_of(word, 9999, &numbers[count])) return false;
+        for (int i = 0; i < count; i++) {
+            if (numbers[i] == numbers[count]) return false;
+        }
+        if (text[length] == 0) return true;
+        text += length + 1;
+    }
+    return false;
+}
+
+/* Whether they are there is seen where they are opened. */
+static bool check_device(const char *text, char *why, size_t why_bytes) {
+    static const char allowed[] = "cpu, cuda, cuda:N, cuda:N,M,... (up to 16), cuda:all, or cpu:N";
+    size_t length = strcspn(text, ":");
+    const char *which = text[length] != 0 ? text + length + 1 : NULL;
+    bool cuda = length == 4 && strncmp(text, "cuda", length) == 0;
+    bool cpu = length == 3 && strncmp(text, "cpu", length) == 0;
+    int64_t members = 0;
+    (void)snprintf(why, why_bytes, "%s", allowed);
+    if (which == NULL) return cuda || cpu;
+    if (cuda) return strcmp(which, "all") == 0 || is_device_list(which);
+    return cpu && number_of(which, DEVICES_MAX, &members) && members >= 1;
+}
+
 CHOICE(check_residual, "f32, bf16, int8")
 CHOICE(check_pull, "bf16, none, delta-int8, delta-int4")
 CHOICE(check_progress, "auto, line, off")
@@ -456,6 +492,10 @@ const struct option job_table[] = {
      AT(eval_batches), NULL},
     {"threads", OPTION_INT, "0", 0, 1024, "threads",
      "threads that compute; 0: all cores that the process may use", OF_WORKER, AT(threads), NULL},
+    {"device", OPTION_TEXT, "cpu", 0, 0, "",
+     "what computes: cpu, cuda (the first CUDA device) or cuda:N (number N, from 0); cuda:0,1 or "
+     "cuda:all, several that share the batch; cpu:N, as many on the host",
+     OF_WORKER, AT(device), check_device},
     {"compute", OPTION_TEXT, "auto", 0, 0, "",
      "number type of the matrix products: f32, bf16 (sums in f32), or auto: bf16 where the chip is "
      "made for it",
@@ -473,8 +513,9 @@ const struct option job_table[] = {
      "model.safetensors or its index",
      OF_WORKER, AT(init), NULL},
     {"cpus", OPTION_TEXT, "", 0, 0, "cores",
-     "cores that this process is confined to, such as 0-3,8; empty: all that it may use", false,
-     JOB_SERVER | JOB_WORKER, AT(cpus), NULL},
+     "cores that this process is confined to, such as 0-3,8, node:0 or package:1 (memory nodes and "
+     "sockets, by hwloc); empty: all that it may use",
+     false, JOB_SERVER | JOB_WORKER, AT(cpus), NULL},
     {"run-dir", OPTION_TEXT, "", 0, 0, "folder",
      "folder for metrics and the trained model; empty: a new folder under runs/", OF_WORKER,
      AT(run_dir), NULL},

@@ -179,7 +179,7 @@ static void norm(void) {
 
 static struct attention_shape attention_of(const struct operation *op) {
     const int64_t *s = op->sizes;
-    return (struct attention_shape){s[0], s[1], s[2], s[3], s[4], op->dropout};
+    return (struct attention_shape){s[0], s[1], s[2], s[3], s[4], op->dropout, false};
 }
 
 static void attention_f(const struct operation *op, const float *in, float *out) {

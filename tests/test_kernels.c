@@ -380,17 +380,17 @@ static void attention_case(const struct attention_shape *shape, float spread) {
 
 static void attention_shapes(void) {
     static const struct attention_shape shapes[] = {
-        {1, 1, 1, 1, 1, NULL},
-        {2, 3, 2, 2, 3, NULL},
-        {1, 65, 1, 1, 7, NULL},
-        {2, 65, 3, 3, 16, NULL},
-        {1, 130, 4, 2, 12, NULL},
-        {3, 64, 1, 1, 32, NULL},
-        {33, 2, 2, 1, 7, NULL},
-        {2, 17, 6, 2, 48, NULL},
+        {1, 1, 1, 1, 1, NULL, false},
+        {2, 3, 2, 2, 3, NULL, false},
+        {1, 65, 1, 1, 7, NULL, false},
+        {2, 65, 3, 3, 16, NULL, false},
+        {1, 130, 4, 2, 12, NULL, false},
+        {3, 64, 1, 1, 32, NULL, false},
+        {33, 2, 2, 1, 7, NULL, false},
+        {2, 17, 6, 2, 48, NULL, false},
         /* Few heads and many tiles, for 2 and for 5 threads: backward by tiles. */
-        {1, 193, 4, 1, 20, NULL},
-        {1, 258, 2, 2, 8, NULL}};
+        {1, 193, 4, 1, 20, NULL, false},
+        {1, 258, 2, 2, 8, NULL, false}};
     const struct dropout dropout = dropout_make(0.3F, 5, 6, 7, DROPOUT_ATTENTION);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         struct attention_shape dropped = shapes[i];
@@ -404,7 +404,7 @@ static void attention_shapes(void) {
 /* Equal keys: the values' running mean, and the logarithm of their number plus the score; far more
  * positions than a [T, T] matrix would fit in the scratch for. */
 static void attention_long_sequence(void) {
-    const struct attention_shape shape = {1, 8192, 2, 1, 4, NULL};
+    const struct attention_shape shape = {1, 8192, 2, 1, 4, NULL, false};
     const int64_t T = 8192, row = attention_row(&shape);
     CHECK(attention_scratch(&shape) * (int64_t)sizeof(float) <= INT64_C(4) << 20);
     float *qkv = randoms(T * row, 1.0F, 1), *lse = randoms(2 * T, 1.0F, 2);
@@ -432,7 +432,7 @@ static void attention_long_sequence(void) {
 
 /* What comes after a position does not change its output by a bit. */
 static void attention_causality(void) {
-    const struct attention_shape shape = {1, 70, 2, 1, 4, NULL};
+    const struct attention_shape shape = {1, 70, 2, 1, 4, NULL, false};
     const int64_t T = 70, C = 8, changed = 66, row = attention_row(&shape), lse = 2 * T;
     float *qkv = randoms(T * row, 1.0F, 1), *before = randoms(lse + T * C, 1.0F, 2);
     float *after = randoms(lse + T * C, 1.0F, 3);

@@ -145,6 +145,9 @@ static void local_options_reach_the_model(void) {
     (void)snprintf(job.compute, sizeof job.compute, "auto");
     trainer_model_options(&job, &options);
     CHECK_INT(options.type, linear_bf16_is_fast() ? COMPUTE_BF16 : COMPUTE_F32);
+    (void)snprintf(job.device, sizeof job.device, "cuda:1");
+    trainer_model_options(&job, &options);
+    CHECK_INT(options.type, COMPUTE_BF16);
 }
 
 int main(void) {

@@ -177,6 +177,7 @@ static const char *exit_text(int code) {
         {EXIT_CODE_UNREACHABLE, "a peer did not come or was lost"},
         {EXIT_CODE_INTERNAL, "internal error"},
         {EXIT_CODE_MEMORY, "out of memory"},
+        {EXIT_CODE_DEVICE, "a device failed"},
         {EXIT_CODE_CREATE, "a port or a file cannot be taken"},
         {EXIT_CODE_IO, "input or output error"},
         {EXIT_CODE_PROTOCOL, "a peer broke the protocol"},

@@ -9,7 +9,7 @@
 
 #include "base/memory.h"
 #include "transport/channel_tls.h"
-#include "transport/tls_door.h"
+#include "transport/door.h"
 #include "transport/tls_inlet.h"
 #include "transport/tls_lane.h"
 
@@ -31,7 +31,7 @@ struct tls {
     struct arena arena; /* all tables, slots and buffers */
     struct tls_self self;
     struct tls_address address;
-    struct tls_door door;
+    struct door door;
     int epoll_fd, timer_fd, listener;
     bool listener_watched;
     int64_t now_ns;           /* of the turn under way */

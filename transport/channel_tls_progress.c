@@ -164,7 +164,7 @@ static void settle_inlet(struct tls *tls, uint32_t index) {
 static void refuse(struct tls *tls, const struct tls_inlet *inlet, const char *why) {
     char peer[80];
     connection_address(inlet->fd, false, true, peer, sizeof peer);
-    tls_door_refuse(&tls->door, tls->now_ns, peer[0] != 0 ? peer : "one that has gone", why);
+    door_refuse(&tls->door, tls->now_ns, peer[0] != 0 ? peer : "one that has gone", why);
 }
 
 /* A connection that failed; an open one's link may come back. */
@@ -211,7 +211,7 @@ static void greet_inlet(struct tls *tls, uint32_t index) {
     } else if (status != STATUS_OK) {
         end_inlet(tls, index);
     } else {
-        if (answer == TLS_ANSWER_COME) tls_door_give_back(&tls->door);
+        if (answer == TLS_ANSWER_COME) door_give_back(&tls->door);
         if (answer != TLS_ANSWER_COME) tls_inlet_free(inlet);
         settle_inlet(tls, index);
     }
@@ -294,17 +294,26 @@ static uint32_t find_inlet(struct tls *tls) {
     return found;
 }
 
+/* All that came are in. */
+static void rest(struct tls *tls) {
+    int64_t until_ns = door_rest_ns(&tls->door, tls->now_ns);
+    if (until_ns == tls->now_ns) return;
+    watch_listener(tls, false);
+    remind(tls, until_ns);
+}
+
 static void accept_some(struct tls *tls) {
     for (int i = 0; i < TURN_ACCEPTS; i++) {
         int fd = -1;
-        if (!tls_door_take(&tls->door, tls->now_ns)) {
+        if (!door_take(&tls->door, tls->now_ns)) {
             watch_listener(tls, false);
-            remind(tls, tls_door_next_ns(&tls->door, tls->now_ns));
+            remind(tls, door_next_ns(&tls->door, tls->now_ns));
             return;
         }
         enum status status = tls_socket_accept(tls->listener, &fd);
         if (status == STATUS_AGAIN) {
-            tls_door_give_back(&tls->door);
+            door_give_back(&tls->door);
+            rest(tls);
             return;
         }
         if (status != STATUS_OK) { /* what waits would keep the listener readable for ever */
@@ -317,7 +326,7 @@ static void accept_some(struct tls *tls) {
         if (index == TLS_LANE_NONE) {
             close(fd);
         } else if (tls_inlet_accept(&tls->inlets[index], fd, tls->now_ns)) {
-            settle_inlet(tls, index);
+            step_inlet(tls, index); /* what it has to say is mostly there */
         }
     }
 }
@@ -440,7 +449,7 @@ enum status tls_progress_start(struct tls *tls) {
     }
     tls->next_deadline_ns = tls->timer_ns = INT64_MAX;
     tls->now_ns = clock_now_ns();
-    tls_door_init(&tls->door, tls->now_ns);
+    door_init(&tls->door, "tls", tls->now_ns);
     watch_listener(tls, true);
     return tls->listener_watched ? STATUS_OK : STATUS_IO;
 }

@@ -6,6 +6,7 @@
 #include "base/wake.h"
 #include "transport/control_connection.h"
 #include "transport/control_tls.h"
+#include "transport/door.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,36 +18,49 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #define NONE            UINT32_MAX
 #define TAG_LISTENER    UINT32_C(0x10000) /* epoll tags beyond the connections' numbers */
 #define TAG_BELL        UINT32_C(0x10001)
+#define TAG_TIMER       UINT32_C(0x10002)
 #define BATCH           64
 #define BACKLOG         256
 #define ACCEPT_PAUSE_NS (1 * CLOCK_S)
 #define DENIED_WARN_NS  (5 * CLOCK_S)
 #define CLOSE_WAIT_NS   (50 * CLOCK_MS)
+#define GRACE_NS        (100 * CLOCK_MS) /* to show the key, however many others wait */
+
+/* A connection that came in and has not shown the key. */
+struct waiting {
+    uint32_t index;
+    int64_t since_ns;
+};
 
 struct control_tcp {
     struct control control; /* first */
     struct control_tls_context *context;
     int epoll_fd;
     int listener; /* -1 for none */
-    bool paused;  /* out of descriptors: the listener is not watched until resume_ns */
+    bool paused;  /* the listener is not watched until resume_ns */
     int64_t resume_ns;
+    int timer_fd;     /* wakes the owner then */
     struct wake bell; /* rung when something becomes reportable outside of poll() */
     bool rung;
     bool polling;
     int64_t now_ns;
     int64_t next_deadline_ns;
     int64_t warn_ns; /* no warning of a denied peer before */
-    uint32_t pending;
+    struct door door;
+    struct waiting waiting[CONTROL_TCP_PENDING_MAX]; /* the oldest first */
+    uint32_t waiting_count;
     uint32_t next_slot;
     uint32_t handed_out;                         /* whose packet the owner has, or NONE */
     uint32_t queue[CONTROL_TCP_CONNECTIONS_MAX]; /* who has news, each at most once */
     uint32_t queue_head, queue_count;
-    char text[200]; /* of the last event */
+    char text[200];                          /* of the last event */
+    bool timed[CONTROL_TCP_CONNECTIONS_MAX]; /* has a time limit: all that expire() must look at */
     struct connection connections[CONTROL_TCP_CONNECTIONS_MAX];
 };
 
@@ -74,20 +88,32 @@ static bool queue_pop(struct control_tcp *tcp, uint32_t *index) {
     return true;
 }
 
-/* A peer with another key is worth a warning, since somebody waits there; strangers are not. */
+/* Somebody waits where a peer has another key, so that gets a line of its own. */
 static void log_dropped(struct control_tcp *tcp, const struct connection *c) {
     if (c->status == STATUS_DENIED && tcp->now_ns >= tcp->warn_ns) {
         tcp->warn_ns = tcp->now_ns + DENIED_WARN_NS;
         log_warn("refused a connection from %s: %s", c->peer, c->text);
     } else {
-        log_debug("dropped a connection from %s: %s", c->peer, c->text);
+        door_refuse(&tcp->door, tcp->now_ns, c->peer, c->text);
     }
+}
+
+static void stop_waiting(struct control_tcp *tcp, uint32_t index) {
+    uint32_t i = 0;
+    while (i < tcp->waiting_count && tcp->waiting[i].index != index) {
+        i++;
+    }
+    ASSERT_OP(i, <, tcp->waiting_count);
+    tcp->waiting_count--;
+    memmove(tcp->waiting + i, tcp->waiting + i + 1,
+            (tcp->waiting_count - i) * sizeof(tcp->waiting[0]));
 }
 
 static void release(struct control_tcp *tcp, uint32_t index) {
     struct connection *c = &tcp->connections[index];
     bool queued = c->queued;
-    if (!c->announced) tcp->pending--;
+    if (!c->announced) stop_waiting(tcp, index);
+    tcp->timed[index] = false;
     connection_release(c);
     c->queued = queued; // its place in the queue is passed over when its turn comes
 }
@@ -112,6 +138,7 @@ static void settle(struct control_tcp *tcp, uint32_t index) {
         (void)epoll_ctl(tcp->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
         c->watched = 0;
     }
+    tcp->timed[index] = c->timeout_ns != 0;
     if (c->timeout_ns != 0 && c->deadline_ns == 0) tcp->next_deadline_ns = INT64_MIN;
 }
 
@@ -127,11 +154,27 @@ static uint32_t free_slot(struct control_tcp *tcp) {
     return NONE;
 }
 
+/* Nobody more may come in: so many have not shown the key, and even the oldest came just now. */
+static bool is_crowded(const struct control_tcp *tcp) {
+    return tcp->waiting_count == CONTROL_TCP_PENDING_MAX &&
+           tcp->now_ns - tcp->waiting[0].since_ns < GRACE_NS;
+}
+
+/* Where too many have not shown the key, the oldest makes room, so that nobody who only waits keeps
+ * others out. */
+static void make_room(struct control_tcp *tcp) {
+    if (tcp->waiting_count < CONTROL_TCP_PENDING_MAX) return;
+    uint32_t oldest = tcp->waiting[0].index;
+    door_refuse(&tcp->door, tcp->now_ns, tcp->connections[oldest].peer,
+                "too many have not shown the key");
+    release(tcp, oldest);
+}
+
 void control_tcp_adopt(struct control *control, int fd) {
     struct control_tcp *tcp = tcp_of(control);
     int one = 1;
     int flags = fcntl(fd, F_GETFL);
-    uint32_t index = tcp->pending < CONTROL_TCP_PENDING_MAX ? free_slot(tcp) : NONE;
+    uint32_t index = is_crowded(tcp) ? NONE : free_slot(tcp);
     if (index == NONE || flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
         fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
         log_debug("dropped a connection: too many are waiting");
@@ -139,7 +182,8 @@ void control_tcp_adopt(struct control *control, int fd) {
         return;
     }
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    tcp->pending++;
+    make_room(tcp);
+    tcp->waiting[tcp->waiting_count++] = (struct waiting){.index = index, .since_ns = tcp->now_ns};
     connection_accept(&tcp->connections[index], fd, tcp->context);
     settle(tcp, index);
 }
@@ -153,22 +197,49 @@ static void watch_listener(struct control_tcp *tcp, bool watched) {
     }
 }
 
+/* Accepts nothing until then: what waits would keep the listener readable, and us busy. */
+static void pause_until(struct control_tcp *tcp, int64_t resume_ns) {
+    int64_t left_ns = resume_ns > tcp->now_ns ? resume_ns - tcp->now_ns : 1;
+    struct itimerspec time = {
+        .it_value = {.tv_sec = (time_t)(left_ns / CLOCK_S), .tv_nsec = (long)(left_ns % CLOCK_S)}};
+    watch_listener(tcp, false);
+    tcp->resume_ns = resume_ns;
+    tcp->next_deadline_ns = INT64_MIN;
+    (void)timerfd_settime(tcp->timer_fd, 0, &time, NULL); // else by the owner's next turn
+}
+
+static void clear_timer(struct control_tcp *tcp) {
+    uint64_t times;
+    ssize_t bytes = read(tcp->timer_fd, &times, sizeof(times));
+    (void)bytes; // EAGAIN: it was set anew
+}
+
 static void accept_all(struct control_tcp *tcp) {
     for (int i = 0; i < BATCH; i++) {
+        if (is_crowded(tcp)) {
+            pause_until(tcp, tcp->waiting[0].since_ns + GRACE_NS);
+            return;
+        }
+        if (!door_take(&tcp->door, tcp->now_ns)) {
+            pause_until(tcp, door_next_ns(&tcp->door, tcp->now_ns));
+            return;
+        }
         int fd = accept(tcp->listener, NULL, NULL);
         if (fd >= 0) {
             control_tcp_adopt(&tcp->control, fd);
             continue;
         }
+        door_give_back(&tcp->door);
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            // What waits would keep the listener readable for ever, and us busy.
             log_warn("cannot accept a connection: %s", strerror(errno));
-            watch_listener(tcp, false);
-            tcp->resume_ns = tcp->now_ns + ACCEPT_PAUSE_NS;
-            tcp->next_deadline_ns = INT64_MIN;
+            pause_until(tcp, tcp->now_ns + ACCEPT_PAUSE_NS);
             return;
         }
-        if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            int64_t rest_ns = door_rest_ns(&tcp->door, tcp->now_ns);
+            if (rest_ns != tcp->now_ns) pause_until(tcp, rest_ns);
+            return;
+        }
     }
 }
 
@@ -178,8 +249,8 @@ static void expire(struct control_tcp *tcp) {
     tcp->next_deadline_ns = INT64_MAX; // what settle() finds new makes it earlier again
     int64_t next_ns = tcp->paused ? tcp->resume_ns : INT64_MAX;
     for (uint32_t index = 0; index < CONTROL_TCP_CONNECTIONS_MAX; index++) {
+        if (!tcp->timed[index]) continue;
         struct connection *c = &tcp->connections[index];
-        if (c->phase == CONNECTION_FREE || c->timeout_ns == 0) continue;
         if (c->deadline_ns == 0) c->deadline_ns = tcp->now_ns + c->timeout_ns;
         if (tcp->now_ns >= c->deadline_ns) {
             connection_expire(c);
@@ -199,6 +270,8 @@ static void gather(struct control_tcp *tcp) {
         uint32_t tag = events[i].data.u32;
         if (tag == TAG_LISTENER) {
             accept_all(tcp);
+        } else if (tag == TAG_TIMER) {
+            clear_timer(tcp);
         } else if (tag < CONTROL_TCP_CONNECTIONS_MAX &&
                    tcp->connections[tag].phase != CONNECTION_FREE) {
             connection_step(&tcp->connections[tag]);
@@ -224,7 +297,10 @@ static bool report_open(struct control_tcp *tcp, uint32_t index, struct control_
     *event = (struct control_event){.connection = index, .incoming = c->incoming};
     if (!c->told) {
         c->told = true;
-        if (!c->announced) tcp->pending--;
+        if (!c->announced) {
+            stop_waiting(tcp, index);
+            door_give_back(&tcp->door);
+        }
         c->announced = true;
         event->kind = CONTROL_OPENED;
         snprintf(tcp->text, sizeof(tcp->text), "%s", c->peer);
@@ -412,6 +488,7 @@ static void tcp_close(struct control *control, int64_t flush_ns) {
         if (tcp->connections[index].phase != CONNECTION_FREE) release(tcp, index);
     }
     wake_free(&tcp->bell);
+    close(tcp->timer_fd);
     close(tcp->epoll_fd);
     control_tls_free(tcp->context);
     free(tcp);
@@ -429,7 +506,8 @@ static const struct control_ops tcp_ops = {.name = "tcp",
 
 enum status control_tcp_open(struct control **control, const uint8_t *key) {
     struct control_tcp *tcp = calloc(1, sizeof(*tcp));
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = TAG_BELL};
+    struct epoll_event bell = {.events = EPOLLIN, .data.u32 = TAG_BELL};
+    struct epoll_event timer = {.events = EPOLLIN, .data.u32 = TAG_TIMER};
     enum status status = STATUS_MEMORY;
     if (tcp == NULL) {
         log_error("no memory for the control channel");
@@ -440,6 +518,7 @@ enum status control_tcp_open(struct control **control, const uint8_t *key) {
     tcp->handed_out = NONE;
     tcp->next_deadline_ns = INT64_MAX;
     tcp->now_ns = tcp->warn_ns = INT64_MIN / 2;
+    door_init(&tcp->door, "control", tcp->now_ns);
     if (key != NULL) {
         status = control_tls_init(&tcp->context, key);
         if (status != STATUS_OK) goto free_object;
@@ -447,14 +526,18 @@ enum status control_tcp_open(struct control **control, const uint8_t *key) {
     status = wake_init(&tcp->bell);
     if (status != STATUS_OK) goto free_context;
     tcp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (tcp->epoll_fd < 0 || epoll_ctl(tcp->epoll_fd, EPOLL_CTL_ADD, tcp->bell.fd, &event) != 0) {
-        log_error("cannot create an epoll: %s", strerror(errno));
+    tcp->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (tcp->epoll_fd < 0 || tcp->timer_fd < 0 ||
+        epoll_ctl(tcp->epoll_fd, EPOLL_CTL_ADD, tcp->bell.fd, &bell) != 0 ||
+        epoll_ctl(tcp->epoll_fd, EPOLL_CTL_ADD, tcp->timer_fd, &timer) != 0) {
+        log_error("cannot create an epoll with a timer: %s", strerror(errno));
         status = STATUS_IO;
         goto free_bell;
     }
     *control = &tcp->control;
     return STATUS_OK;
 free_bell:
+    if (tcp->timer_fd >= 0) close(tcp->timer_fd);
     if (tcp->epoll_fd >= 0) close(tcp->epoll_fd);
     wake_free(&tcp->bell);
 free_context:

@@ -7,7 +7,8 @@
  * In both cases the first 8 bytes of each direction are a preamble, then packets: u32 length
  * little-endian (1..MESSAGE_MAX), bytes. The dialling side shows its preamble first. Before a
  * connection has shown the preamble (and the key) it costs at most 16 KiB and 5 s, and 64 such
- * connections are kept; whatever else it sends closes it and changes nothing.
+ * connections are kept, of which the oldest makes room for the next once it is 100 ms old; whatever
+ * else it sends closes it and changes nothing. How many come in is bounded by door.h.
  * If one side has a key and the other has not, the listening one answers with 8 bytes in the clear
  * that say so, and the dialling one reports DENIED. They are not authenticated: who can write into
  * the connection could always have ended it.

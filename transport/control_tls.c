@@ -5,6 +5,8 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -15,6 +17,10 @@
 
 #define IDENTITY            "rubato"
 #define UNAUTHENTICATED_MAX ((size_t)16 << 10)
+#define HELLO_MAX           ((size_t)4 << 10) /* a hello of ours has less than half of it */
+#define RECORD_HEADER       ((size_t)5)
+#define HELLO_RANDOM        ((size_t)11) /* where the hello's random number begins in its record */
+#define SEEN_MAX            4096
 #define RECORD_ALERT        0x15
 #define RECORD_HANDSHAKE    0x16
 #define ANOTHER_KEY         "key does not match the other side's (compare the --key-file of both)"
@@ -23,11 +29,18 @@ struct control_tls_context {
     SSL_CTX *ssl_context;
     BIO_METHOD *socket_method;
     uint8_t key[CONTROL_KEY_BYTES];
+    /* Of the last hellos by who has the key, the first 8 of the 32 random bytes: a hello that comes
+     * a second time is a replay, and not worth a key exchange. */
+    uint64_t seen[SEEN_MAX];
+    uint32_t seen_count;
 };
 
 struct control_tls {
-    SSL *ssl;
+    struct control_tls_context *context;
+    SSL *ssl; /* NULL: nothing has come in yet that would be worth it */
     int fd;
+    bool incoming;
+    bool noted;       /* its hello is in the context's list */
     size_t allowance; /* bytes that may still be read before the key was shown */
     bool sniffed;     /* the first byte was TLS */
     bool foreign;     /* it was not */
@@ -189,21 +202,16 @@ void control_tls_free(struct control_tls_context *context) {
     free(context);
 }
 
-enum status control_tls_open(struct control_tls **tls, struct control_tls_context *context, int fd,
-                             bool incoming) {
-    struct control_tls *made = calloc(1, sizeof(*made));
-    BIO *bio = BIO_new(context->socket_method);
-    SSL *ssl = SSL_new(context->ssl_context);
-    if (made == NULL || bio == NULL || ssl == NULL) {
+/* OpenSSL's part of a connection. */
+static enum status start(struct control_tls *tls, bool incoming) {
+    BIO *bio = BIO_new(tls->context->socket_method);
+    SSL *ssl = SSL_new(tls->context->ssl_context);
+    if (bio == NULL || ssl == NULL) {
         SSL_free(ssl);
         BIO_free(bio);
-        free(made);
         return STATUS_MEMORY;
     }
-    made->ssl = ssl;
-    made->fd = fd;
-    made->allowance = UNAUTHENTICATED_MAX;
-    BIO_set_data(bio, made);
+    BIO_set_data(bio, tls);
     BIO_set_init(bio, 1);
     SSL_set_bio(ssl, bio, bio);
     if (incoming) {
@@ -211,6 +219,22 @@ enum status control_tls_open(struct control_tls **tls, struct control_tls_contex
     } else {
         SSL_set_connect_state(ssl);
         SSL_set_verify(ssl, SSL_VERIFY_PEER, NULL); // no trust store: any certificate is refused
+    }
+    tls->ssl = ssl;
+    return STATUS_OK;
+}
+
+enum status control_tls_open(struct control_tls **tls, struct control_tls_context *context, int fd,
+                             bool incoming) {
+    struct control_tls *made = calloc(1, sizeof(*made));
+    if (made == NULL) return STATUS_MEMORY;
+    made->context = context;
+    made->fd = fd;
+    made->incoming = incoming;
+    made->allowance = UNAUTHENTICATED_MAX;
+    if (!incoming && start(made, false) != STATUS_OK) {
+        free(made);
+        return STATUS_MEMORY;
     }
     *tls = made;
     return STATUS_OK;
@@ -262,10 +286,83 @@ static enum status translate(struct control_tls *tls, int result, char *why, siz
     return translate_error(code, why, why_bytes);
 }
 
+/* Has the peer said that nothing more will come? */
+static bool is_at_end(int fd) {
+    struct tcp_info info = {0};
+    socklen_t length = sizeof(info);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+    return info.tcpi_state != TCP_ESTABLISHED;
+}
+
+static bool was_seen(const struct control_tls_context *context, const uint8_t *random) {
+    uint64_t start;
+    uint32_t count = context->seen_count < SEEN_MAX ? context->seen_count : SEEN_MAX;
+    memcpy(&start, random, sizeof(start));
+    for (uint32_t i = 0; i < count; i++) {
+        if (context->seen[i] == start) return true;
+    }
+    return false;
+}
+
+/* Only who has the key gets its hello into the list: find_key()'s session is in use. */
+static void note_hello(struct control_tls *tls) {
+    unsigned char random[sizeof(uint64_t)];
+    if (!tls->incoming || tls->noted || SSL_session_reused(tls->ssl) != 1) return;
+    if (SSL_get_client_random(tls->ssl, random, sizeof(random)) != sizeof(random)) return;
+    struct control_tls_context *context = tls->context;
+    memcpy(&context->seen[context->seen_count % SEEN_MAX], random, sizeof(random));
+    context->seen_count++;
+    if (context->seen_count == 2 * SEEN_MAX) context->seen_count = SEEN_MAX;
+    tls->noted = true;
+}
+
+/* The peer's first record, hello [got so far], is it whole? If not, the socket counts as readable
+ * when it is. */
+static enum status await_record(struct control_tls *tls, const uint8_t *hello, size_t got,
+                                char *why, size_t why_bytes) {
+    size_t wanted = RECORD_HEADER;
+    if (got >= wanted) wanted += (size_t)hello[3] << 8 | hello[4];
+    if (wanted > HELLO_MAX) {
+        snprintf(why, why_bytes, "TLS: its hello is too long");
+        return STATUS_CORRUPT;
+    }
+    int low_mark = got < wanted ? (int)wanted : 1;
+    (void)setsockopt(tls->fd, SOL_SOCKET, SO_RCVLOWAT, &low_mark, sizeof(low_mark));
+    if (got >= wanted) return STATUS_OK;
+    if (!is_at_end(tls->fd)) return STATUS_AGAIN;
+    snprintf(why, why_bytes, "closed by the other side");
+    return STATUS_PEER_LOST;
+}
+
+/* A connection that came in: OpenSSL takes part once a whole hello is there that has not been there
+ * before, since its part costs more than all else, and most strangers send something else. */
+static enum status await_hello(struct control_tls *tls, char *why, size_t why_bytes) {
+    uint8_t hello[HELLO_MAX];
+    ssize_t got = recv(tls->fd, hello, sizeof(hello), MSG_PEEK);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return STATUS_AGAIN;
+    if (got < 0) return translate_errno(errno, why, why_bytes);
+    if (got == 0) {
+        snprintf(why, why_bytes, "closed by the other side");
+        return STATUS_PEER_LOST;
+    }
+    if (!starts_as_tls(tls)) return STATUS_UNSUPPORTED;
+    TRY(await_record(tls, hello, (size_t)got, why, why_bytes));
+    if ((size_t)got >= HELLO_RANDOM + sizeof(uint64_t) &&
+        was_seen(tls->context, hello + HELLO_RANDOM)) {
+        snprintf(why, why_bytes, "TLS: a hello that was here before");
+        return STATUS_CORRUPT;
+    }
+    if (start(tls, true) == STATUS_OK) return STATUS_OK;
+    snprintf(why, why_bytes, "no memory for TLS");
+    return STATUS_MEMORY;
+}
+
 enum status control_tls_handshake(struct control_tls *tls, char *why, size_t why_bytes) {
-    ERR_clear_error();
     tls->wants_write = false;
+    if (tls->ssl == NULL) TRY(await_hello(tls, why, why_bytes));
+    ERR_clear_error();
     int result = SSL_do_handshake(tls->ssl);
+    note_hello(tls);
     if (tls->foreign) return STATUS_UNSUPPORTED;
     if (result != 1) {
         enum status status = translate(tls, result, why, why_bytes);

@@ -7,7 +7,8 @@
  * read is taken from the socket record by record, never beyond (OpenSSL's read_ahead is off).
  * The socket is read and written by a BIO of our own: it raises no SIGPIPE, stops at the first byte
  * of a peer that does not speak TLS without taking it, and gives a peer that has not shown the key
- * 16 KiB at most.
+ * 16 KiB at most. OpenSSL, which costs more than all else, hears of a connection that came in only
+ * when its hello is there as a whole and is none of the last 4096 of who had the key.
  * `why` [why_bytes] gets the reason in words whenever the status is neither OK nor AGAIN.
  */
 #ifndef RUBATO_TRANSPORT_CONTROL_TLS_H
@@ -33,7 +34,7 @@ void control_tls_close(struct control_tls *tls);
 
 /* OK: done, the peer has the key. AGAIN: call again when the socket is ready. UNSUPPORTED: the peer
  * does not speak TLS, nothing of what it sent was taken. DENIED: another key. CORRUPT: other TLS.
- * PEER_LOST. */
+ * PEER_LOST, MEMORY. */
 enum status control_tls_handshake(struct control_tls *tls, char *why, size_t why_bytes) WARN_UNUSED;
 
 /* Up to `capacity` bytes -> bytes, *count >= 1 with OK. AGAIN, PEER_LOST, CORRUPT. */

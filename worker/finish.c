@@ -28,7 +28,7 @@ double finish_validate(struct trainer *trainer) {
     }
     /* A validation part of less than a batch is read once and repeated to fill it. */
     batches = batches == 0 ? 1 : batches;
-    model_set_weights(trainer->model, trainer->weights);
+    node_set_weights(trainer->node, trainer->weights);
     for (uint64_t i = 0; i < batches; i++) {
         if (atomic_load(&trainer->config.session->over)) {
             return NAN;
@@ -42,10 +42,38 @@ double finish_validate(struct trainer *trainer) {
                                     .targets = trainer->targets,
                                     .B = job->batch,
                                     .T = job->seq_len};
-        sum += (double)model_forward(trainer->model, &batch, NULL) * (double)(tokens - before);
+        sum += (double)node_forward(trainer->node, &batch, NULL) * (double)(tokens - before);
     }
     trainer->step.bytes_a_token = tokens > 0 ? (double)bytes / (double)tokens : 0;
     return tokens > 0 ? sum / (double)tokens : 0;
+}
+
+/* What generates the sample: the trained model, or where that is on a device, which does not
+ * decode, a small one on the host. NULL, logged: there is no memory for it. */
+static struct model *open_writer(const struct trainer *trainer) {
+    struct model_options options;
+    struct model *writer = NULL;
+    if (node_host_model(trainer->node) != NULL) {
+        return node_host_model(trainer->node);
+    }
+    trainer_model_options(trainer->job, &options);
+    options.B = 1;
+    options.training = false;
+    return model_open(&writer, &trainer->shape, trainer->plan, &options) == STATUS_OK ? writer
+                                                                                      : NULL;
+}
+
+/* tokens [prompt_count + request->count], the prompt among them. False: none could be made. */
+static bool generate(struct trainer *trainer, const struct sample_request *request,
+                     int32_t *tokens) {
+    struct model *writer = open_writer(trainer);
+    bool made =
+        writer != NULL && sample_generate(writer, &trainer->shape, trainer->weights, request,
+                                          tokens + request->prompt_count) == STATUS_OK;
+    if (writer != node_host_model(trainer->node)) {
+        model_close(writer);
+    }
+    return made;
 }
 
 /* Text that goes on after --prompt, or after a line's end. Where a token is no byte, its tokenizer
@@ -72,8 +100,7 @@ static size_t make_sample(struct trainer *trainer, char **sample) {
                                      .seed = (uint64_t)job->seed,
                                      .stop = &trainer->config.session->over};
     size_t bytes = 0;
-    if (sample_generate(trainer->model, &trainer->shape, trainer->weights, &request,
-                        tokens + prompt_count) == STATUS_OK) {
+    if (generate(trainer, &request, tokens)) {
         bytes = vocabulary_decode(vocabulary, tokens, prompt_count + count, sample);
     }
     free(tokens);
@@ -93,6 +120,7 @@ enum status finish_run(struct trainer *trainer) {
     TRY(report_take_over(report, trainer->config.options));
     trainer->step.val_loss = finish_validate(trainer);
     if (!isfinite(trainer->step.val_loss)) {
+        TRY(node_status(trainer->node));
         return atomic_load(&trainer->config.session->over) ? STATUS_STALE : STATUS_CORRUPT;
     }
     TRY(safetensors_write(report->folder, trainer->plan, trainer->weights));

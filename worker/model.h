@@ -13,17 +13,21 @@
  * computed; token embeddings come last, since a tied head and the embedding both add to them.
  * Memory is taken at model_open: one arena (with less of it, activations are computed again in
  * backward: the gradients are the same to the bit) and the products' own. Nothing is allocated
- * afterwards. One thread drives a model; the kernels use OpenMP below it. All arrays are on the
- * host.
+ * afterwards. One thread drives a model and its device; on the host the kernels use OpenMP below.
+ * Arrays of the caller's are on the host, whatever computes. Another device (kernels/device.h) has
+ * copies of weights and gradient, which move while it computes (model_mirror.h): fastest if the
+ * caller has pinned its own. When the device fails, passes end early and model_status() says so.
  */
 #ifndef RUBATO_WORKER_MODEL_H
 #define RUBATO_WORKER_MODEL_H
 
 #include "base/memory.h"
+#include "kernels/device.h"
 #include "kernels/linear.h"
 #include "proto/plan.h"
 
 struct model_family;
+struct model_team;
 
 struct model_shape {
     const struct model_family *family;
@@ -77,6 +81,10 @@ struct model_options {
     enum model_recompute recompute;
     int64_t recompute_every; /* N >= 1 of MODEL_RECOMPUTE_EVERY */
     float dropout;           /* 0 <= p < 1: of training passes; 0 costs nothing */
+    struct device *device;   /* what computes, open until the model is closed; NULL: the host */
+    struct model_team
+        *team; /* of a node's models (node.h), which make each pass together, or NULL */
+    int rank;  /* in the team */
 };
 
 struct model; /* activations, and where the tensors are */
@@ -88,13 +96,18 @@ enum status model_open(struct model **model, const struct model_shape *shape,
 /* Harmless on NULL. */
 void model_close(struct model *model);
 
-/* Bytes that model_open would take, weights and gradients (the caller's) not among them; 0 if they
- * do not fit in 64 bits. What the products take inside oneDNN is an estimate. Allocates nothing. */
+/* Bytes that model_open would take on the host, weights and gradients (the caller's) not among
+ * them; 0 if they do not fit in 64 bits. What the products take inside oneDNN is an estimate.
+ * Allocates nothing. */
 uint64_t model_bytes(const struct model_shape *shape, const struct model_options *options);
+
+/* OK, or DEVICE, logged: the device failed; what was computed since is worth nothing. */
+enum status model_status(const struct model *model) WARN_UNUSED;
 
 /* Before the first pass, and after every change of weights [value_count], which the model goes on
  * reading: vectors, embeddings and, in f32, matrices from there; in bfloat16 matrices from copies
- * that are made now. */
+ * that are made now. Another device than the host copies all in the next model_forward, and reads
+ * them no more when that has returned. */
 void model_set_weights(struct model *model, const float *weights);
 
 /* Waits for weights that are still to come. */
@@ -123,15 +136,19 @@ struct model_batch {
     uint64_t dropout_seed, dropout_step;
 };
 
-/* Where a gradient goes. To accumulate K batches: scale 1/K, `add` for all but the first. */
+/* Where a gradient goes. To accumulate K batches: scale 1/K, `add` for all but the first, `more`
+ * for all but the last. */
 struct model_gradient {
     float *values; /* [value_count] */
     float scale;   /* the gradient is that of scale * mean loss */
-    bool add;      /* to what is there; else it is overwritten, every value */
+    bool add;      /* to the last pass's; else it is overwritten, every value */
+    bool more;     /* the next pass will add to it: another device than the host keeps it till then,
+                    * and values stay as they are */
 };
 
-/* -> mean loss in nats a token, of the targets that count; 0 where none does. NaN if a gate said
- * that weights will not come: then weights must be set again before another pass. With `gradient`
+/* -> mean loss in nats a token, of the targets that count; 0 where none does. NaN if the device
+ * failed, or a gate said that weights will not come: then weights must be set again before another
+ * pass, and none of the caller's arrays is in use any more. With `gradient`
  * (training only; NULL: the loss alone) model_backward may follow; the head's share of the gradient
  * is written already. */
 float model_forward(struct model *model, const struct model_batch *batch,
@@ -141,16 +158,17 @@ float model_forward(struct model *model, const struct model_batch *batch,
 typedef void model_ready_fn(void *context, uint64_t tensor);
 
 /* Right after model_forward with the same arguments: the rest of the gradient. `ready` may be NULL,
- * as for all but the last of accumulated batches; it runs on the calling thread and must not call
- * the model. Once it is called for a tensor, backward reads the tensor's weights no more, so new
- * ones may be received in their place. */
+ * as with `more` it is; it runs on the calling thread and must not call the model. Once it is
+ * called for a tensor, backward reads the tensor's weights no more, so new ones may be received in
+ * their place. It is not called for all if the device fails. */
 void model_backward(struct model *model, const struct model_batch *batch,
                     const struct model_gradient *gradient, model_ready_fn *ready, void *context);
 
 /* T of its options: the longest text it can see at once. */
 int64_t model_longest(const struct model *model);
 
-/* Logits of the last position of tokens [count], 1 <= count <= T -> logits [vocab]. */
+/* Logits of the last position of tokens [count], 1 <= count <= T -> logits [vocab]. On the host
+ * alone. */
 void model_logits(struct model *model, const int32_t *tokens, int64_t count, float *logits);
 
 /* Values of a cache for model_decode: [layers, T, 2 kv_heads D], the caller's. */
@@ -158,7 +176,7 @@ uint64_t model_cache_count(const struct model *model);
 
 /* As model_logits, of a text that grows: tokens [count] stand at `position`.. ; the keys and values
  * of 0..position-1 are in the cache from earlier calls, theirs are put there. count is 1, or
- * position is 0. position + count <= T. */
+ * position is 0. position + count <= T. On the host alone. */
 void model_decode(struct model *model, float *cache, const int32_t *tokens, int64_t count,
                   int64_t position, float *logits);
 

@@ -21,13 +21,15 @@ static struct dropout dropout_of(const struct model *model, int64_t l, enum drop
 void model_drop(const struct model *model, int64_t l, enum dropout_site site, float *x) {
     if (!model->now.drops) return;
     struct dropout dropout = dropout_of(model, l, site);
-    dropout_rows(&dropout, x, x, model->now.N, model->shape.channels);
+    model->device->compute->dropout_rows(model->device, &dropout, x, x, model->now.N,
+                                         model->shape.channels);
 }
 
 const float *model_drop_gradient(struct model *model, int64_t l, enum dropout_site site) {
     if (!model->now.drops) return model->d_residual;
     struct dropout dropout = dropout_of(model, l, site);
-    dropout_rows(&dropout, model->d_residual, model->branch, model->now.N, model->shape.channels);
+    model->device->compute->dropout_rows(model->device, &dropout, model->d_residual, model->branch,
+                                         model->now.N, model->shape.channels);
     return model->branch;
 }
 
@@ -95,7 +97,8 @@ void model_attend(struct model *model, int64_t l) {
     }
     struct dropout dropout = dropout_of(model, l, DROPOUT_ATTENTION);
     if (model->now.drops) shape.dropout = &dropout;
-    attention_forward(&shape, layer->qkv, layer->lse, layer->heads, model->scratch);
+    model->device->compute->attention_forward(model->device, &shape, layer->qkv, layer->lse,
+                                              layer->heads, model->scratch);
 }
 
 void model_attend_backward(struct model *model, int64_t l) {
@@ -104,5 +107,6 @@ void model_attend_backward(struct model *model, int64_t l) {
     struct attention_saved saved = {.qkv = layer->qkv, .y = layer->heads, .lse = layer->lse};
     struct dropout dropout = dropout_of(model, l, DROPOUT_ATTENTION);
     if (model->now.drops) shape.dropout = &dropout;
-    attention_backward(&shape, &saved, model->d_branch, model->d_qkv, model->scratch);
+    model->device->compute->attention_backward(model->device, &shape, &saved, model->d_branch,
+                                               model->d_qkv, model->scratch);
 }

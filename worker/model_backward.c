@@ -3,8 +3,6 @@
 #include "base/assert.h"
 #include "worker/model_family.h"
 
-#include <string.h>
-
 const float *model_weights(const struct model *model, uint64_t tensor) {
     return model->weights + model->plan->offsets[tensor];
 }
@@ -23,20 +21,39 @@ uint64_t model_head_tensor(const struct model *model) {
     return model_last_tensor(model, model->shape.family->last_tensors);
 }
 
+float *model_gradient_values(const struct model *model, const struct model_gradient *gradient) {
+    return model->mirror != NULL ? mirror_gradient(model->mirror) : gradient->values;
+}
+
 float *model_grad(const struct model_backward *pass, uint64_t tensor) {
-    return pass->gradient->values + pass->model->plan->offsets[tensor];
+    return pass->values + pass->model->plan->offsets[tensor];
 }
 
 float *model_grad_adding(const struct model_backward *pass, uint64_t tensor) {
     const struct tensor *shape = &pass->model->plan->tensors[tensor];
     uint64_t count = shape->shape[0] * (shape->dims == 1 ? 1 : shape->shape[1]);
     float *grad = model_grad(pass, tensor);
-    if (!pass->gradient->add) memset(grad, 0, count * sizeof(*grad));
+    if (!pass->gradient->add)
+        device_zero(pass->model->device, DEVICE_COMPUTE, grad, count * sizeof(*grad));
     return grad;
 }
 
+/* From another device than the host a gradient must come first: hear_of_copies() announces it. */
 void model_announce(const struct model_backward *pass, uint64_t tensor) {
-    if (pass->ready != NULL) pass->ready(pass->context, tensor);
+    struct model *model = pass->model;
+    if (model->mirror == NULL) {
+        if (pass->ready != NULL) pass->ready(pass->context, tensor);
+    } else if (!pass->gradient->more) {
+        mirror_send(model->mirror, tensor, pass->gradient->values);
+    }
+}
+
+/* Announces what has come since; with `all`, waits for what is under way. */
+static void hear_of_copies(const struct model_backward *pass, bool all) {
+    struct model *model = pass->model;
+    if (model->mirror == NULL) return;
+    enum status status = mirror_tell(model->mirror, all, pass->ready, pass->context);
+    if (status != STATUS_OK) model->status = status;
 }
 
 void model_product_backward(const struct model_backward *pass, int64_t l,
@@ -48,9 +65,10 @@ void model_product_backward(const struct model_backward *pass, int64_t l,
     uint64_t tensor = model_layer_tensor(model, l, products[product->which].tensor);
     float *d_bias = product->bias ? model_grad(pass, tensor + 1) : NULL;
     /* In this order: the weights' gradient uses what the input's has rounded. */
-    linear_backward_input(linear, product->dy, product->dx, product->add_dx, model->now.N);
-    linear_backward_weights(linear, product->x, product->dy, model_grad(pass, tensor), d_bias,
-                            pass->gradient->add, model->now.N);
+    const struct compute_ops *compute = model->device->compute;
+    compute->linear_backward_input(linear, product->dy, product->dx, product->add_dx, model->now.N);
+    compute->linear_backward_weights(linear, product->x, product->dy, model_grad(pass, tensor),
+                                     d_bias, pass->gradient->add, model->now.N);
     model_announce(pass, tensor);
     if (product->bias) model_announce(pass, tensor + 1);
 }
@@ -70,17 +88,24 @@ static void recompute(struct model *model, int64_t l) {
 void model_backward(struct model *model, const struct model_batch *batch,
                     const struct model_gradient *gradient, model_ready_fn *ready, void *context) {
     ASSERT(model->gradient_ready);
+    ASSERT(ready == NULL || !gradient->more);
     const struct model_family *family = model->shape.family;
-    struct model_backward pass = {
-        .model = model, .gradient = gradient, .ready = ready, .context = context};
+    struct model_backward pass = {.model = model,
+                                  .gradient = gradient,
+                                  .values = model_gradient_values(model, gradient),
+                                  .ready = ready,
+                                  .context = context};
+    const int32_t *tokens = model->mirror != NULL ? mirror_tokens(model->mirror) : batch->tokens;
     model->gradient_ready = false;
     if (!model->shape.tied_head) model_announce(&pass, model_head_tensor(model));
-    memset(model->d_residual, 0,
-           (size_t)(model->now.N * model->shape.channels) * sizeof(*model->d_residual));
+    device_zero(model->device, DEVICE_COMPUTE, model->d_residual,
+                (size_t)(model->now.N * model->shape.channels) * sizeof(*model->d_residual));
     family->last_backward(&pass);
     for (int64_t l = model->shape.layers - 1; l >= 0; l--) {
         recompute(model, l);
         family->layer_backward(&pass, l);
+        hear_of_copies(&pass, false);
     }
-    family->embed_backward(&pass, batch->tokens);
+    family->embed_backward(&pass, tokens);
+    hear_of_copies(&pass, true);
 }

@@ -9,6 +9,8 @@
  * it in families[] of model.c; add its file to worker/CMakeLists.txt and its shapes to
  * tests/test_model.c.
  *
+ * What is computed is computed by model->device->compute, on arrays of the device; the host touches
+ * none of them, but where model.h says: on the host alone.
  * Activations that backward needs are kept per layer (model_recompute says which); what is not kept
  * is shared by the layers. A model without `training` has one layer's memory, which all layers
  * point to, and their `in` and `out` are the same.
@@ -18,10 +20,9 @@
 #ifndef RUBATO_WORKER_MODEL_FAMILY_H
 #define RUBATO_WORKER_MODEL_FAMILY_H
 
-#include "kernels/attention.h"
-#include "kernels/dropout.h"
-#include "kernels/linear.h"
+#include "kernels/compute.h"
 #include "worker/model.h"
+#include "worker/model_mirror.h"
 
 enum { MODEL_PRODUCTS_MAX = 8 };
 
@@ -118,8 +119,12 @@ struct model {
     struct model_shape shape;
     const struct plan *plan;
     struct model_options options;
-    const float *weights;   /* of model_set_weights; NULL before */
-    struct model_gate gate; /* of the next pass; `wait` is NULL when all weights are there */
+    struct device *device;       /* all arrays below are on it */
+    struct model_mirror *mirror; /* NULL on the host */
+    enum status status;          /* DEVICE: it failed */
+    const float *weights;        /* where they are read; NULL before model_set_weights */
+    struct model_gate gate;      /* of the next pass; `wait` is NULL when all weights are there */
+    bool loads;                  /* the next pass loads the weights, layer by layer */
     struct model_now now;
     bool gradient_ready; /* the last model_forward prepared a backward */
     struct arena arena;
@@ -141,13 +146,14 @@ struct model {
     float *d_fc;       /* [N, mlp_parts * I] */
     float *d_act;      /* [N, I]; d_fc itself where mlp_parts is 1 */
     float *d_qkv;      /* [N, Q] */
-    float *scratch;    /* [attention_scratch] */
+    float *scratch;    /* what the device's operations need */
 };
 
 /* What the steps of one backward share. */
 struct model_backward {
     struct model *model;
     const struct model_gradient *gradient;
+    float *values;         /* model_gradient_values() */
     model_ready_fn *ready; /* may be NULL */
     void *context;
 };
@@ -175,9 +181,14 @@ uint64_t model_last_tensor(const struct model *model, uint64_t which);
 uint64_t model_head_tensor(const struct model *model);
 uint64_t model_tensor_count(const struct model_shape *shape);
 
-/* Gives the products their weights: of layer l, of the head. */
+/* Puts weights where they are read, and gives the products theirs: of the first tensors, of layer
+ * l, of the last norm and the head. */
+void model_load_first(struct model *model);
 void model_load_layer(struct model *model, int64_t l);
-void model_load_head(struct model *model);
+void model_load_last(struct model *model);
+
+/* Where the device computes the gradient [value_count]. */
+float *model_gradient_values(const struct model *model, const struct model_gradient *gradient);
 
 /* Where a tensor's gradient goes; `_adding`: zeroed first unless gradients accumulate, for kernels
  * that add. */

@@ -2,9 +2,6 @@
  * MLP with GELU, residual], a last norm, and a head tied to the token embeddings (Radford et al.
  * 2019), as Hugging Face's GPT2LMHeadModel computes it, with one rate for its three of dropout. Its
  * Conv1D weights are [in, out]. */
-#include "kernels/activation.h"
-#include "kernels/embedding.h"
-#include "kernels/norm.h"
 #include "worker/model_family.h"
 
 #include <inttypes.h>
@@ -100,9 +97,9 @@ static int products(const struct model_shape *shape, struct model_product *list)
 
 static void embed(struct model *model, const int32_t *tokens) {
     int64_t C = model->shape.channels;
-    embedding_forward(tokens, model_weights(model, WTE),
-                      model_weights(model, WPE) + model->now.position * C, model->layers[0].in,
-                      model->now.B, model->now.T, C);
+    model->device->compute->embedding_forward(model->device, tokens, model_weights(model, WTE),
+                                              model_weights(model, WPE) + model->now.position * C,
+                                              model->layers[0].in, model->now.B, model->now.T, C);
     model_drop(model, 0, DROPOUT_EMBEDDING, model->layers[0].in);
 }
 
@@ -111,40 +108,41 @@ static const float *weights_of(const struct model *model, int64_t l, enum layer_
 }
 
 /* The norm whose gain is the tensor `gain` and whose bias the next, of x; which is the sum of
- * `unadded` and the branch, and made first, unless that is NULL. */
+ * `unadded` and the branch, and made first, unless that is NULL.
+ * NOLINTNEXTLINE(readability-non-const-parameter) */
 static void forward_norm(const struct model *model, uint64_t gain, const float *unadded, float *x,
                          struct norm_result result) {
     int64_t N = model->now.N, C = model->shape.channels;
-    const float *weights = model_weights(model, gain), *bias = model_weights(model, gain + 1);
-    float eps = (float)model->shape.norm_eps;
-    const struct residual residual = {.x = unadded, .branch = model->branch, .sum = x};
-    if (unadded == NULL)
-        norm_forward(x, weights, bias, result.y, result.mean, result.rstd, N, C, eps);
-    else
-        norm_residual_forward(&residual, weights, bias, &result, N, C, eps);
+    struct residual residual = {.x = unadded, .branch = model->branch, .sum = x};
+    if (unadded == NULL) residual = (struct residual){.x = x};
+    model->device->compute->norm_forward(model->device, &residual, model_weights(model, gain),
+                                         model_weights(model, gain + 1), &result, N, C,
+                                         (float)model->shape.norm_eps);
 }
 
 static void layer_forward(struct model *model, int64_t l, bool again) {
     const struct model_layer *layer = &model->layers[l];
+    const struct compute_ops *compute = model->device->compute;
     int64_t N = model->now.N, I = model->shape.intermediate;
     forward_norm(model, model_layer_tensor(model, l, LN1_GAIN), again ? NULL : model->unadded,
                  layer->in, (struct norm_result){layer->ln1, layer->ln1_mean, layer->ln1_rstd});
     if (!again)
-        linear_forward(layer->products[QKV], layer->ln1, weights_of(model, l, QKV_BIAS), layer->qkv,
-                       N);
+        compute->linear_forward(layer->products[QKV], layer->ln1, weights_of(model, l, QKV_BIAS),
+                                layer->qkv, N);
     model_attend(model, l);
     if (!again) {
-        linear_forward(layer->products[OUT], layer->heads, weights_of(model, l, OUT_BIAS),
-                       model->branch, N);
+        compute->linear_forward(layer->products[OUT], layer->heads, weights_of(model, l, OUT_BIAS),
+                                model->branch, N);
         model_drop(model, l, DROPOUT_PROJECTION, model->branch);
     }
     forward_norm(model, model_layer_tensor(model, l, LN2_GAIN), again ? NULL : layer->in,
                  layer->middle, (struct norm_result){layer->ln2, layer->ln2_mean, layer->ln2_rstd});
-    if (!again) linear_forward(layer->products[FC], layer->ln2, NULL, layer->fc, N);
-    gelu_bias_forward(layer->fc, weights_of(model, l, FC_BIAS), layer->act, N, I);
+    if (!again) compute->linear_forward(layer->products[FC], layer->ln2, NULL, layer->fc, N);
+    compute->gelu_bias_forward(model->device, layer->fc, weights_of(model, l, FC_BIAS), layer->act,
+                               N, I);
     if (again) return;
-    linear_forward(layer->products[PROJ], layer->act, weights_of(model, l, PROJ_BIAS),
-                   model->branch, N);
+    compute->linear_forward(layer->products[PROJ], layer->act, weights_of(model, l, PROJ_BIAS),
+                            model->branch, N);
     model_drop(model, l, DROPOUT_MLP, model->branch);
     model->unadded = layer->middle;
 }
@@ -160,9 +158,13 @@ static void last(struct model *model) {
 static void backward_norm(const struct model_backward *pass, uint64_t gain,
                           struct norm_saved saved) {
     const struct model *model = pass->model;
+    struct norm_gradients gradients = {.dx = model->d_residual,
+                                       .dgain = model_grad_adding(pass, gain),
+                                       .dbias = model_grad_adding(pass, gain + 1),
+                                       .scratch = model->scratch};
     saved.gain = model_weights(model, gain);
-    norm_backward_add(&saved, model->d_branch, model->d_residual, model_grad_adding(pass, gain),
-                      model_grad_adding(pass, gain + 1), model->now.N, model->shape.channels);
+    model->device->compute->norm_backward_add(model->device, &saved, model->d_branch, &gradients,
+                                              model->now.N, model->shape.channels);
     model_announce(pass, gain);
     model_announce(pass, gain + 1);
 }
@@ -188,8 +190,9 @@ static void layer_backward(const struct model_backward *pass, int64_t l) {
     const struct model_layer *layer = &model->layers[l];
     backward_product(pass, l, PROJ, layer->act, model_drop_gradient(model, l, DROPOUT_MLP),
                      model->d_fc);
-    gelu_bias_backward(layer->fc, weights_of(model, l, FC_BIAS), model->d_fc, model->d_fc,
-                       model->now.N, model->shape.intermediate);
+    model->device->compute->gelu_bias_backward(
+        model->device, layer->fc, weights_of(model, l, FC_BIAS), model->d_fc, model->d_fc,
+        model->now.N, model->shape.intermediate);
     backward_product(pass, l, FC, layer->ln2, model->d_fc, model->d_branch);
     struct norm_saved ln2 = {.x = layer->middle, .mean = layer->ln2_mean, .rstd = layer->ln2_rstd};
     backward_norm(pass, model_layer_tensor(model, l, LN2_GAIN), ln2);
@@ -204,10 +207,13 @@ static void layer_backward(const struct model_backward *pass, int64_t l) {
 
 static void embed_backward(const struct model_backward *pass, const int32_t *tokens) {
     const struct model *model = pass->model;
+    struct embedding_gradients gradients = {.dwte = model_grad(pass, WTE),
+                                            .dwpe = model_grad_adding(pass, WPE),
+                                            .scratch = model->scratch};
     model_drop(model, 0, DROPOUT_EMBEDDING, model->d_residual);
-    embedding_backward_add(tokens, model->d_residual, model_grad(pass, WTE),
-                           model_grad_adding(pass, WPE), model->now.B, model->now.T,
-                           model->shape.channels);
+    model->device->compute->embedding_backward_add(model->device, tokens, model->d_residual,
+                                                   &gradients, model->now.B, model->now.T,
+                                                   model->shape.channels);
     model_announce(pass, WPE);
     model_announce(pass, WTE);
 }

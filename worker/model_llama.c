@@ -2,10 +2,6 @@
  * share heads of keys and values, residual, RMS norm, MLP with SwiGLU, residual], a last RMS norm,
  * and a head of its own or tied (Touvron et al., arXiv 2302.13971 and 2307.09288), as Hugging
  * Face's LlamaForCausalLM computes it without rope scaling. Its weights are [out, in]. */
-#include "kernels/activation.h"
-#include "kernels/embedding.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope.h"
 #include "worker/model_family.h"
 
 #include <inttypes.h>
@@ -114,20 +110,20 @@ static int products(const struct model_shape *shape, struct model_product *list)
 }
 
 static void embed(struct model *model, const int32_t *tokens) {
-    embedding_forward(tokens, model_weights(model, EMBED), NULL, model->layers[0].in, model->now.B,
-                      model->now.T, model->shape.channels);
+    model->device->compute->embedding_forward(model->device, tokens, model_weights(model, EMBED),
+                                              NULL, model->layers[0].in, model->now.B, model->now.T,
+                                              model->shape.channels);
 }
 
-/* Of x; which is the sum of `unadded` and the branch, and made first, unless that is NULL. */
+/* Of x; which is the sum of `unadded` and the branch, and made first, unless that is NULL.
+ * NOLINTNEXTLINE(readability-non-const-parameter) */
 static void forward_norm(const struct model *model, uint64_t gain, const float *unadded, float *x,
                          float *y, float *rstd) {
     int64_t N = model->now.N, C = model->shape.channels;
-    float eps = (float)model->shape.norm_eps;
-    const struct residual residual = {.x = unadded, .branch = model->branch, .sum = x};
-    if (unadded == NULL)
-        rms_norm_forward(x, model_weights(model, gain), y, rstd, N, C, eps);
-    else
-        rms_norm_residual_forward(&residual, model_weights(model, gain), y, rstd, N, C, eps);
+    struct residual residual = {.x = unadded, .branch = model->branch, .sum = x};
+    if (unadded == NULL) residual = (struct residual){.x = x};
+    model->device->compute->rms_norm_forward(model->device, &residual, model_weights(model, gain),
+                                             y, rstd, N, C, (float)model->shape.norm_eps);
 }
 
 static struct rope_shape rope_of(const struct model *model) {
@@ -143,32 +139,34 @@ static struct rope_shape rope_of(const struct model *model) {
 
 /* Queries and keys are kept rotated: attention's backward wants them so. */
 static void forward_qkv(struct model *model, const struct model_layer *layer) {
+    const struct compute_ops *compute = model->device->compute;
     int64_t N = model->now.N, C = model->shape.channels;
     struct rope_shape rope = rope_of(model);
-    linear_forward(layer->products[Q], layer->ln1, NULL, layer->qkv, N);
-    linear_forward(layer->products[K], layer->ln1, NULL, layer->qkv + C, N);
-    linear_forward(layer->products[V], layer->ln1, NULL, layer->qkv + C + kv_width(&model->shape),
-                   N);
-    rope_forward(&rope, layer->qkv);
+    compute->linear_forward(layer->products[Q], layer->ln1, NULL, layer->qkv, N);
+    compute->linear_forward(layer->products[K], layer->ln1, NULL, layer->qkv + C, N);
+    compute->linear_forward(layer->products[V], layer->ln1, NULL,
+                            layer->qkv + C + kv_width(&model->shape), N);
+    compute->rope_forward(model->device, &rope, layer->qkv);
 }
 
 static void layer_forward(struct model *model, int64_t l, bool again) {
     const struct model_layer *layer = &model->layers[l];
+    const struct compute_ops *compute = model->device->compute;
     int64_t N = model->now.N, I = model->shape.intermediate;
     forward_norm(model, model_layer_tensor(model, l, LN1_GAIN), again ? NULL : model->unadded,
                  layer->in, layer->ln1, layer->ln1_rstd);
     if (!again) forward_qkv(model, layer);
     model_attend(model, l);
-    if (!again) linear_forward(layer->products[O], layer->heads, NULL, model->branch, N);
+    if (!again) compute->linear_forward(layer->products[O], layer->heads, NULL, model->branch, N);
     forward_norm(model, model_layer_tensor(model, l, LN2_GAIN), again ? NULL : layer->in,
                  layer->middle, layer->ln2, layer->ln2_rstd);
     if (!again) {
-        linear_forward(layer->products[GATE], layer->ln2, NULL, layer->fc, N);
-        linear_forward(layer->products[UP], layer->ln2, NULL, layer->fc + I, N);
+        compute->linear_forward(layer->products[GATE], layer->ln2, NULL, layer->fc, N);
+        compute->linear_forward(layer->products[UP], layer->ln2, NULL, layer->fc + I, N);
     }
-    swiglu_forward(layer->fc, layer->act, N, I);
+    compute->swiglu_forward(model->device, layer->fc, layer->act, N, I);
     if (again) return;
-    linear_forward(layer->products[DOWN], layer->act, NULL, model->branch, N);
+    compute->linear_forward(layer->products[DOWN], layer->act, NULL, model->branch, N);
     model->unadded = layer->middle;
 }
 
@@ -182,8 +180,10 @@ static void backward_norm(const struct model_backward *pass, uint64_t gain, cons
                           const float *rstd) {
     const struct model *model = pass->model;
     struct rms_norm_saved saved = {.x = x, .rstd = rstd, .gain = model_weights(model, gain)};
-    rms_norm_backward_add(&saved, model->d_branch, model->d_residual, model_grad_adding(pass, gain),
-                          model->now.N, model->shape.channels);
+    struct norm_gradients gradients = {
+        .dx = model->d_residual, .dgain = model_grad_adding(pass, gain), .scratch = model->scratch};
+    model->device->compute->rms_norm_backward_add(model->device, &saved, model->d_branch,
+                                                  &gradients, model->now.N, model->shape.channels);
     model_announce(pass, gain);
 }
 
@@ -204,18 +204,19 @@ static void backward_product(const struct model_backward *pass, int64_t l, enum 
 static void layer_backward(const struct model_backward *pass, int64_t l) {
     struct model *model = pass->model;
     const struct model_layer *layer = &model->layers[l];
+    const struct compute_ops *compute = model->device->compute;
     int64_t C = model->shape.channels, I = model->shape.intermediate;
     float *d_branch = model->d_branch, *d_qkv = model->d_qkv, *d_fc = model->d_fc;
     struct rope_shape rope = rope_of(model);
     backward_product(pass, l, DOWN, layer->act, model->d_residual, model->d_act, false);
-    swiglu_backward(layer->fc, model->d_act, d_fc, model->now.N, I);
+    compute->swiglu_backward(model->device, layer->fc, model->d_act, d_fc, model->now.N, I);
     backward_product(pass, l, GATE, layer->ln2, d_fc, d_branch, false);
     backward_product(pass, l, UP, layer->ln2, d_fc + I, d_branch, true);
     backward_norm(pass, model_layer_tensor(model, l, LN2_GAIN), layer->middle, layer->ln2_rstd);
 
     backward_product(pass, l, O, layer->heads, model->d_residual, d_branch, false);
     model_attend_backward(model, l);
-    rope_backward(&rope, d_qkv);
+    compute->rope_backward(model->device, &rope, d_qkv);
     backward_product(pass, l, Q, layer->ln1, d_qkv, d_branch, false);
     backward_product(pass, l, K, layer->ln1, d_qkv + C, d_branch, true);
     backward_product(pass, l, V, layer->ln1, d_qkv + C + kv_width(&model->shape), d_branch, true);
@@ -227,8 +228,10 @@ static void embed_backward(const struct model_backward *pass, const int32_t *tok
     const struct model *model = pass->model;
     float *d_embed =
         model->shape.tied_head ? model_grad(pass, EMBED) : model_grad_adding(pass, EMBED);
-    embedding_backward_add(tokens, model->d_residual, d_embed, NULL, model->now.B, model->now.T,
-                           model->shape.channels);
+    struct embedding_gradients gradients = {.dwte = d_embed, .scratch = model->scratch};
+    model->device->compute->embedding_backward_add(model->device, tokens, model->d_residual,
+                                                   &gradients, model->now.B, model->now.T,
+                                                   model->shape.channels);
     model_announce(pass, EMBED);
 }
 

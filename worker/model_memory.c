@@ -6,8 +6,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define ROWS_MAX     ((int64_t)INT32_MAX) /* tokens of a batch */
-#define LOGITS_BYTES ((int64_t)64 << 20)  /* of a chunk, about */
+#define ROWS_MAX ((int64_t)INT32_MAX) /* tokens of a batch */
+
+/* Logits of a chunk, about: what fits in caches matters on the host; elsewhere that the gradient of
+ * the head's weights is read and written once a chunk. */
+#define LOGITS_BYTES        ((int64_t)64 << 20)
+#define LOGITS_DEVICE_BYTES ((int64_t)512 << 20)
 
 /* Hands out arrays of the arena; with `arena` NULL it only adds up what they need. */
 struct carver {
@@ -101,8 +105,8 @@ static void carve_model(struct carver *carver, struct model *model) {
     model->losses = carve(carver, N, 1);
     model->branch = carve(carver, N, C);
     if (carver->overflow) return;
-    struct attention_shape attention = model_attention(model);
-    model->scratch = carve(carver, attention_scratch(&attention), 1);
+    struct compute_need need = {.rows = N, .channels = C, .attention = model_attention(model)};
+    model->scratch = carve(carver, model->device->compute->scratch(&need), 1);
     if (!model->options.training) return;
     model->d_residual = carve(carver, N, C);
     model->d_branch = carve(carver, N, C);
@@ -114,8 +118,10 @@ static void carve_model(struct carver *carver, struct model *model) {
 
 /* Everything but memory. */
 static struct model prepare(const struct model_shape *shape, const struct model_options *options) {
+    struct device *device = options->device != NULL ? options->device : device_host();
     int64_t N = options->B * options->T, chunk = N;
-    int64_t most = LOGITS_BYTES / (int64_t)sizeof(float) / shape->vocab / 64 * 64;
+    int64_t bytes = device_is_host(device) ? LOGITS_BYTES : LOGITS_DEVICE_BYTES;
+    int64_t most = bytes / (int64_t)sizeof(float) / shape->vocab / 64 * 64;
     if (most < 64) most = 64;
     if (chunk > most) chunk = most;
     int64_t segment = shape->layers;
@@ -125,6 +131,7 @@ static struct model prepare(const struct model_shape *shape, const struct model_
         segment = options->recompute_every;
     return (struct model){.shape = *shape,
                           .options = *options,
+                          .device = device,
                           .now = {.B = options->B, .T = options->T, .N = N},
                           .segment = segment,
                           .chunk = chunk};
@@ -169,11 +176,26 @@ static enum status open_products(struct model *model) {
     for (int64_t l = 0; l < model->shape.layers; l++) {
         for (int i = 0; i < model->product_count; i++) {
             struct linear_shape shape = product_shape(model, &products[i]);
-            TRY(linear_open(&model->layers[l].products[i], &shape));
+            TRY(model->device->compute->linear_open(model->device, &model->layers[l].products[i],
+                                                    &shape));
         }
     }
     struct linear_shape head = head_shape(model);
-    return linear_open(&model->head, &head);
+    return model->device->compute->linear_open(model->device, &model->head, &head);
+}
+
+static enum status take_arena(struct model *model, size_t bytes) {
+    if (device_is_host(model->device)) return arena_init(&model->arena, bytes);
+    model->arena = (struct arena){.base = device_take(model->device, bytes), .bytes = bytes};
+    return model->arena.base != NULL ? STATUS_OK : STATUS_MEMORY;
+}
+
+static void give_arena(struct model *model) {
+    if (device_is_host(model->device)) {
+        arena_free(&model->arena);
+    } else {
+        device_give(model->device, model->arena.base);
+    }
 }
 
 enum status model_open(struct model **model, const struct model_shape *shape,
@@ -192,7 +214,7 @@ enum status model_open(struct model **model, const struct model_shape *shape,
                   " tokens does not fit in memory; lower --batch or --seq-len",
                   options->B, options->T);
     } else {
-        status = arena_init(&made->arena, carver.need);
+        status = take_arena(made, carver.need);
     }
     if (status != STATUS_OK) {
         free(made);
@@ -203,6 +225,9 @@ enum status model_open(struct model **model, const struct model_shape *shape,
     carver = (struct carver){.arena = &made->arena};
     carve_model(&carver, made);
     status = open_products(made);
+    if (status == STATUS_OK && (!device_is_host(made->device) || options->team != NULL)) {
+        status = mirror_open(&made->mirror, made->device, plan, options);
+    }
     if (status != STATUS_OK) {
         model_close(made);
         return status;
@@ -211,43 +236,74 @@ enum status model_open(struct model **model, const struct model_shape *shape,
     return STATUS_OK;
 }
 
+/* NULL: the model was not opened so far. */
+static void close_product(const struct compute_ops *compute, struct linear *linear) {
+    if (linear != NULL) compute->linear_close(linear);
+}
+
 void model_close(struct model *model) {
     if (model == NULL) return;
+    const struct compute_ops *compute = model->device->compute;
+    mirror_close(model->mirror);
     for (int64_t l = 0; l < model->shape.layers; l++) {
         for (int i = 0; i < model->product_count; i++)
-            linear_close(model->layers[l].products[i]);
+            close_product(compute, model->layers[l].products[i]);
     }
-    linear_close(model->head);
-    arena_free(&model->arena);
+    close_product(compute, model->head);
+    give_arena(model);
     free(model->layers);
     free(model);
+}
+
+static void load_tensors(struct model *model, uint64_t first, uint64_t count) {
+    if (model->mirror != NULL) mirror_load(model->mirror, first, count);
+}
+
+void model_load_first(struct model *model) {
+    load_tensors(model, 0, model->shape.family->first_tensors);
 }
 
 void model_load_layer(struct model *model, int64_t l) {
     struct model_product products[MODEL_PRODUCTS_MAX];
     int count = model->shape.family->products(&model->shape, products);
+    load_tensors(model, model_layer_tensor(model, l, 0), model->shape.family->layer_tensors);
     for (int i = 0; i < count; i++) {
         uint64_t tensor = model_layer_tensor(model, l, products[i].tensor);
-        linear_load(model->layers[l].products[i], model_weights(model, tensor));
+        model->device->compute->linear_load(model->layers[l].products[i],
+                                            model_weights(model, tensor));
     }
 }
 
-void model_load_head(struct model *model) {
-    linear_load(model->head, model_weights(model, model_head_tensor(model)));
+void model_load_last(struct model *model) {
+    uint64_t first = model_last_tensor(model, 0);
+    load_tensors(model, first, model->plan->tensor_count - first);
+    model->device->compute->linear_load(model->head,
+                                        model_weights(model, model_head_tensor(model)));
 }
 
-void model_set_weights(struct model *model, const float *weights) {
+/* From the host's `weights` come those that are read. */
+static void take_weights(struct model *model, const float *weights) {
     model->weights = weights;
+    if (model->mirror == NULL) return;
+    mirror_expect(model->mirror, weights);
+    model->weights = mirror_weights(model->mirror);
+}
+
+/* Another device's copies are left to the next pass, which computes while they are under way. */
+void model_set_weights(struct model *model, const float *weights) {
+    take_weights(model, weights);
     model->gate = (struct model_gate){0};
-    for (int64_t l = 0; l < model->shape.layers; l++)
+    model->loads = model->mirror != NULL;
+    for (int64_t l = 0; l < model->shape.layers && !model->loads; l++)
         model_load_layer(model, l);
-    model_load_head(model);
+    if (!model->loads) model_load_last(model);
 }
 
 void model_expect_weights(struct model *model, const float *weights,
                           const struct model_gate *gate) {
-    model->weights = weights;
+    take_weights(model, weights);
     model->gate = *gate;
+    model->loads = true;
 }
 
 /* About what a product keeps in bfloat16 (in f32 it uses the caller's): its operands, and its

@@ -199,6 +199,10 @@ static void write_metrics(struct report *report, const struct report_step *step,
     json_int(&json, "round", step->round);
     json_int(&json, "dropped", (int64_t)now->dropped);
     json_int(&json, "resent", (int64_t)now->resent);
+    if (step->device_bytes_most > 0) {
+        json_int(&json, "device_bytes", (int64_t)step->device_bytes);
+        json_int(&json, "device_bytes_most", (int64_t)step->device_bytes_most);
+    }
     report->before = *now;
     if (json_end(&json, &bytes) == STATUS_OK) {
         (void)fprintf(report->metrics, "%s\n", text);

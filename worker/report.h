@@ -32,6 +32,8 @@ struct report_step {
     int64_t wait_ns;                   /* that, and from the end of backward to the next step */
     uint64_t job_tokens;               /* all workers' together so far */
     struct exchange_counters counters; /* since the start */
+    uint64_t device_bytes;             /* taken of the device's memory now, and at most; */
+    uint64_t device_bytes_most;        /* 0 on the host */
 };
 
 struct report {

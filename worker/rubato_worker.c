@@ -1,7 +1,9 @@
 /* rubato-worker: computes gradients, pushes them, pulls weights; one process a node. */
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "kernels/device.h"
 #include "kernels/threads.h"
 #include "proto/program.h"
 #include "transport/channel_ucx.h"
@@ -26,7 +28,8 @@ static const char usage[] =
     "Examples:\n"
     "  rubato-worker --join 127.0.0.1:29600 --data corpus.txt\n"
     "  rubato-worker --join 10.0.0.1:29600 --data train.bin --model gpt2:124M --push int8 \\\n"
-    "      --key-file job.key --threads 8\n";
+    "      --key-file job.key --threads 8\n"
+    "  rubato-worker --join 10.0.0.1:29600 --data train.bin --model gpt2:124M --device cuda:0,1\n";
 
 struct worker {
     struct job job;
@@ -39,6 +42,8 @@ struct worker {
     struct wake wake; /* the trainer's */
     struct data data, val_data;
     struct tokenizer *tokenizer;
+    struct device *devices[GROUP_MAX];
+    int device_count;
     struct report report;
     struct trainer trainer;
 };
@@ -109,6 +114,27 @@ static int open_data(struct worker *worker) {
     return trainer_input_exit_code(status);
 }
 
+/* What computes. A --device that is not here is the user's to change. Returns an exit code. */
+static int open_devices(struct worker *worker) {
+    struct group_devices named;
+    struct device_memory memory;
+    ASSERT(group_parse(worker->job.device, &named));
+    enum status status = node_open_devices(&named, worker->devices, &worker->device_count);
+    if (status != STATUS_OK) {
+        return status == STATUS_DEVICE ? EXIT_CODE_USAGE : (int)status_exit_code(status);
+    }
+    for (int i = 0; i < worker->device_count; i++) {
+        const struct device *device = worker->devices[i];
+        if (device_is_host(device)) {
+            continue;
+        }
+        device_memory(device, &memory);
+        log_info("--device %s:%d is %s with %.1f GiB of memory", device->backend->name,
+                 device->index, device->name, (double)memory.total / (1 << 30));
+    }
+    return EXIT_CODE_OK;
+}
+
 static enum status start_session(struct worker *worker, int signals) {
     struct session_config config = {.member = {.control = worker->control,
                                                .options = &worker->options,
@@ -141,6 +167,8 @@ static void train(struct worker *worker) {
         .val_data = worker->job.val_data[0] != '\0' ? &worker->val_data : NULL,
         .vocabulary = {worker->data.format == DATA_BYTES, worker->tokenizer},
         .report = &worker->report,
+        .devices = worker->devices,
+        .device_count = worker->device_count,
         .first_weights = trainer_first_weights,
         .await = await_session,
         .await_context = worker};
@@ -157,6 +185,9 @@ static int run(struct worker *worker, int signals) {
     if (exit_code == EXIT_CODE_OK) {
         exit_code = open_tokenizer(worker);
     }
+    if (exit_code == EXIT_CODE_OK) {
+        exit_code = open_devices(worker);
+    }
     if (exit_code != EXIT_CODE_OK) {
         return exit_code;
     }
@@ -172,6 +203,7 @@ static int run(struct worker *worker, int signals) {
     exit_code = worker->trainer.exit_code;
     report_close(&worker->report);
     trainer_free(&worker->trainer);
+    node_close_devices(worker->devices, worker->device_count);
     session_free(&worker->session);
     worker->control->ops->close(worker->control, CLOCK_S);
     data_close(&worker->data);

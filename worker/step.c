@@ -88,6 +88,10 @@ bool step_validates(const struct trainer *trainer) {
 
 /* The answer to the step's report has come. */
 static void write_line(struct trainer *trainer, struct report_step *step) {
+    struct device_memory memory;
+    device_memory(trainer->config.devices[0], &memory);
+    step->device_bytes = memory.used;
+    step->device_bytes_most = memory.most;
     step->counters = trainer->counters;
     step->round = (int64_t)trainer->version;
     step->job_tokens = tokens_of_all(trainer);
@@ -212,7 +216,7 @@ static bool pushes_moments(const struct trainer *trainer) {
 }
 
 /* Forward and backward of batch `micro`; in gradient modes the last one's backward pushes. False:
- * weights will not come. */
+ * weights will not come, or the device failed. */
 static bool compute_batch(struct trainer *trainer, int64_t micro) {
     const struct job *job = trainer->job;
     struct report_step *step = &trainer->step;
@@ -232,14 +236,19 @@ static bool compute_batch(struct trainer *trainer, int64_t micro) {
                                 .dropout_seed = (uint64_t)job->seed,
                                 .dropout_step = sequence_of(trainer, micro)};
     /* Without targets the gradient is 0, whatever its scale, which must not be 0. */
-    struct model_gradient gradient = {
-        .values = trainer->grad, .scale = count > 0 ? part : 1, .add = micro > 0};
-    float loss = model_forward(trainer->model, &batch, &gradient);
-    if (awaits_answer(trainer) && !take_answer(trainer)) {
+    struct model_gradient gradient = {.values = trainer->grad,
+                                      .scale = count > 0 ? part : 1,
+                                      .add = micro > 0,
+                                      .more = micro + 1 < job->accumulate};
+    float loss = node_forward(trainer->node, &batch, &gradient);
+    if (trainer_lost_device(trainer) || (awaits_answer(trainer) && !take_answer(trainer))) {
         return false;
     }
     int64_t forward_ns = clock_now_ns();
-    model_backward(trainer->model, &batch, &gradient, pushes ? push_ready : NULL, trainer);
+    node_backward(trainer->node, &batch, &gradient, pushes ? push_ready : NULL, trainer);
+    if (trainer_lost_device(trainer)) {
+        return false;
+    }
     step->loss += loss * part;
     step->forward_ns += forward_ns - start_ns;
     step->backward_ns += clock_now_ns() - forward_ns;
@@ -322,13 +331,13 @@ static void step_own_weights(struct trainer *trainer, double weight) {
 static void set_weights(struct trainer *trainer) {
     const struct model_gate gate = {.wait = gate_wait, .context = trainer};
     if (awaits_answer(trainer)) {
-        model_expect_weights(trainer->model, trainer->weights, &gate);
+        node_expect_weights(trainer->node, trainer->weights, &gate);
     } else {
-        model_set_weights(trainer->model, trainer->weights);
+        node_set_weights(trainer->node, trainer->weights);
     }
 }
 
-/* False: the job has ended, and the step is dropped. */
+/* False: the job has ended, here at least, and the step is dropped. */
 static bool compute_batches(struct trainer *trainer) {
     const struct job *job = trainer->job;
     struct report_step *step = &trainer->step;

@@ -58,14 +58,20 @@ void trainer_init(struct trainer *trainer, const struct trainer_config *config) 
                                 .job = config->options->config,
                                 .limit = INT64_MAX,
                                 .step = {.val_loss = NAN}};
+    if (config->device_count == 0) {
+        trainer->host = device_host();
+        trainer->config.devices = &trainer->host;
+        trainer->config.device_count = 1;
+    }
 }
 
 void trainer_free(struct trainer *trainer) {
     if (trainer->plan != NULL) {
         bucket_free(&trainer->bucket);
     }
-    if (trainer->model != NULL) {
-        model_close(trainer->model);
+    node_close(trainer->node);
+    if (trainer->pinned) {
+        device_unpin(trainer->config.devices[0], trainer->arena.base);
     }
     arena_free(&trainer->arena);
     local_free(&trainer->local);
@@ -93,6 +99,14 @@ void trainer_fail(struct trainer *trainer, const char *reason, int exit_code) {
     trainer->exit_code = exit_code;
     trainer->state = TRAINER_LEAVING;
     trainer_tell(trainer, &leave);
+}
+
+bool trainer_lost_device(struct trainer *trainer) {
+    if (node_status(trainer->node) == STATUS_OK) {
+        return false;
+    }
+    trainer_fail(trainer, "a device of its own failed", EXIT_CODE_DEVICE);
+    return true;
 }
 
 /* The job's options are here: what is the model, and does the data fit it? */
@@ -125,10 +139,10 @@ static void take_assigned(struct trainer *trainer, const struct session_event *e
     }
     trainer->reports = discipline_reports(&trainer->discipline, job->steps);
     trainer_model_options(job, &options);
-    log_info("this is worker %u of %" PRId64 ": %s, mode %s, push %s, pull %s, compute %s",
+    log_info("this is worker %u of %" PRId64 ": %s, mode %s, push %s, pull %s, compute %s on %s",
              trainer->rank, job->workers, job->model, job->mode, job->push,
              job_workers_step(job) ? "likewise" : job->pull,
-             options.type == COMPUTE_BF16 ? "bf16" : "f32");
+             options.type == COMPUTE_BF16 ? "bf16" : "f32", trainer->config.devices[0]->name);
     trainer->tensors = model_tensors(&trainer->shape, &trainer->tensor_count);
     struct session_command ready = {
         .kind = SESSION_READY, .tensors = trainer->tensors, .count = trainer->tensor_count};
@@ -149,8 +163,8 @@ static enum status make_first_weights(struct trainer *trainer, float *weights) {
 }
 
 void trainer_model_options(const struct job *job, struct model_options *options) {
-    bool bf16 = strcmp(job->compute, "bf16") == 0 ||
-                (strcmp(job->compute, "auto") == 0 && linear_bf16_is_fast());
+    bool fast = strncmp(job->device, "cuda", 4) == 0 || linear_bf16_is_fast();
+    bool bf16 = strcmp(job->compute, "bf16") == 0 || (strcmp(job->compute, "auto") == 0 && fast);
     bool attention = false;
     int64_t every = 0;
     ASSERT(job_recompute(job->recompute, &every, &attention) == STATUS_OK);
@@ -170,7 +184,9 @@ static enum status take_memory(struct trainer *trainer) {
     const struct plan *plan = trainer->plan;
     struct arena *arena = &trainer->arena;
     struct model_options options;
+    struct device *device = trainer->config.devices[0];
     trainer_model_options(job, &options);
+    TRY(node_check_batch(trainer->config.device_count, job->batch));
     bucket_init(&trainer->bucket, plan);
     trainer->ready = memory_zeroed((size_t)bucket_most(&trainer->bucket), sizeof(uint64_t));
     trainer->fragment_tokens = memory_zeroed((size_t)plan->fragment_count, sizeof(uint64_t));
@@ -178,7 +194,9 @@ static enum status take_memory(struct trainer *trainer) {
     size_t vector = (size_t)plan->value_count * sizeof(float);
     size_t batch = (size_t)(job->batch * job->seq_len) * sizeof(int32_t);
     TRY(arena_init(arena, 2 * arena_need(vector) + 2 * arena_need(batch)));
-    TRY(model_open(&trainer->model, &trainer->shape, plan, &options));
+    trainer->pinned = !device_is_host(device) && device_pin(device, arena->base, arena->bytes);
+    TRY(node_open(&trainer->node, &trainer->shape, plan, &options, trainer->config.devices,
+                  trainer->config.device_count));
     if (trainer->discipline.local) {
         TRY(local_init(&trainer->local, job, plan));
     }
@@ -186,18 +204,30 @@ static enum status take_memory(struct trainer *trainer) {
     trainer->grad = arena_take(arena, vector);
     trainer->tokens = arena_take(arena, batch);
     trainer->targets = arena_take(arena, batch);
+    if (!device_is_host(device)) {
+        struct device_memory memory;
+        device_memory(device, &memory);
+        log_info("the model takes %.2f GiB of the%s device's %.2f", (double)memory.used / (1 << 30),
+                 trainer->config.device_count > 1 ? " first" : "",
+                 (double)memory.total / (1 << 30));
+    }
     return STATUS_OK;
 }
 
 /* The plan is here: memory, first weights, and the first pull. */
 static void take_planned(struct trainer *trainer, const struct session_event *event) {
     trainer->plan = event->plan;
-    if (take_memory(trainer) != STATUS_OK) {
-        trainer_fail(trainer, "out of memory for the model", EXIT_CODE_MEMORY);
+    enum status status = take_memory(trainer);
+    if (status != STATUS_OK) {
+        trainer_fail(trainer,
+                     status == STATUS_MEMORY    ? "out of memory for the model"
+                     : status == STATUS_INVALID ? "its devices cannot share its batch"
+                                                : "its device cannot compute the model",
+                     (int)status_exit_code(status));
         return;
     }
     float *installed = trainer->discipline.local ? trainer->local.anchor : trainer->weights;
-    enum status status = make_first_weights(trainer, installed);
+    status = make_first_weights(trainer, installed);
     if (status != STATUS_OK) {
         trainer_fail(trainer, "it cannot load its --init", trainer_input_exit_code(status));
         return;
@@ -240,6 +270,8 @@ static void save_run(struct trainer *trainer) {
         trainer->state = TRAINER_LEAVING;
     } else if (status == STATUS_STALE) {
         trainer->state = TRAINER_LEAVING; /* the session's last event tells why */
+    } else if (status == STATUS_DEVICE) {
+        (void)trainer_lost_device(trainer);
     } else if (status == STATUS_CORRUPT) {
         log_error("diverged: the validation loss is not finite, no weights are written; try a "
                   "lower --lr");

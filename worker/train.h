@@ -23,7 +23,7 @@
 #include "worker/cadence.h"
 #include "worker/data.h"
 #include "worker/local.h"
-#include "worker/model.h"
+#include "worker/node.h"
 #include "worker/report.h"
 #include "worker/session.h"
 #include "worker/vocabulary.h"
@@ -43,11 +43,13 @@ struct trainer;
 struct trainer_config {
     struct options *options; /* the member's; its job is read once assigned */
     struct session *session;
-    const struct wake *wake;      /* rung after each command; NULL without threads */
-    const struct data *data;      /* open; the caller's */
-    const struct data *val_data;  /* NULL: the last twentieth of data */
-    struct vocabulary vocabulary; /* of the data */
-    struct report *report;        /* the caller's; NULL: nothing is written or printed */
+    const struct wake *wake;       /* rung after each command; NULL without threads */
+    const struct data *data;       /* open; the caller's */
+    const struct data *val_data;   /* NULL: the last twentieth of data */
+    struct vocabulary vocabulary;  /* of the data */
+    struct report *report;         /* the caller's; NULL: nothing is written or printed */
+    struct device *const *devices; /* [device_count] what computes, the caller's; */
+    int device_count;              /* 0: the host */
     /* Worker 0's first weights [plan.value_count]: trainer_first_weights, or a test's own. */
     void (*first_weights)(const struct trainer *trainer, float *weights);
     /* Where batches come from: NULL for the data's stream, or a test's own. `sequence` numbers the
@@ -78,9 +80,11 @@ struct trainer {
     uint64_t tensor_count;
     const struct plan *plan; /* the session's */
     struct bucket bucket;
-    uint64_t *ready; /* scratch of bucket_mark */
-    struct model *model;
+    uint64_t *ready;     /* scratch of bucket_mark */
+    struct device *host; /* config.devices where none are given */
+    struct node *node;
     struct arena arena;
+    bool pinned;               /* the arena, for copies from and to the device */
     float *weights, *grad;     /* [plan.value_count]; weights: those that steps are made on */
     int32_t *tokens, *targets; /* [batch, seq_len] */
     struct discipline discipline;
@@ -127,8 +131,8 @@ int trainer_input_exit_code(enum status status);
 /* The usual first weights: from the model and --seed. */
 void trainer_first_weights(const struct trainer *trainer, float *weights);
 
-/* How a worker with these options opens its model: --batch, --seq-len, --dropout, --compute,
- * --recompute. */
+/* How a worker with these options opens its model: --batch, --seq-len, --dropout, --recompute, and
+ * --compute on --device; the device itself is not set. */
 void trainer_model_options(const struct job *job, struct model_options *options);
 
 /* To the session; waits while its ring is full, which the session empties in any state. */
@@ -136,6 +140,9 @@ void trainer_tell(struct trainer *trainer, const struct session_command *command
 
 /* Something failed here: the job is told, and ends. `reason` is a constant. */
 void trainer_fail(struct trainer *trainer, const char *reason, int exit_code);
+
+/* Has the device failed? Then the job is told, and this worker ends. */
+bool trainer_lost_device(struct trainer *trainer);
 
 /* Targets in the batch that are --pad-token become -1: nothing is to be predicted there. */
 void trainer_mask_padding(struct trainer *trainer);

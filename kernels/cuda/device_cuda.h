@@ -1,38 +1,51 @@
-/* device_cuda.h - a CUDA device as kernels/device.h has it: its queues are CUDA streams. For
- * kernels/cuda alone; others use kernels/device.h.
+/* device_cuda.h - a CUDA device as kernels/device.h has it: its queues are CUDA streams. For the
+ * library's own files; others use kernels/device.h. These cannot call the device_*() of
+ * kernels/device.c, which are the program's: device->backend has all of them.
  *
- * Calls that queue work return nothing: device_cuda_note() keeps their first error for the next
- * wait.
+ * Calls that queue work return nothing: device_cuda_note() logs their first error, and keeps it for
+ * each later wait. Any thread may note one.
  */
 #ifndef RUBATO_KERNELS_CUDA_DEVICE_CUDA_H
 #define RUBATO_KERNELS_CUDA_DEVICE_CUDA_H
 
+#include "kernels/cuda/library_cuda.h"
 #include "kernels/device.h"
 
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
+#include <pthread.h>
+
+/* Memory that was taken and not given back. */
+struct device_cuda_taken {
+    void *memory;
+    size_t bytes;
+    struct device_cuda_taken *next;
+};
 
 struct device_cuda {
     struct device device;
     cudaStream_t queues[DEVICE_QUEUES];
-    cublasHandle_t cublas; /* on DEVICE_COMPUTE, with workspace of its own */
-    int error;             /* the first cudaError_t or cublasStatus_t; 0: none */
-    const char *failed;    /* what it came of: a constant */
-    bool error_told;
+    cublasHandle_t cublas; /* on DEVICE_COMPUTE, with workspace of its own, f32 sums, no TF32 */
     struct device_memory memory;
+    struct device_cuda_taken *taken;
+    struct nvml *nvml; /* opened when it is first asked */
+    bool nvml_asked;
+    pthread_mutex_t lock; /* of `failed` */
+    bool failed;          /* there was an error, and it was logged */
 };
 
-/* `code` 0 is no error. `what` is a constant: "layer norm". */
-void device_cuda_note(struct device *device, int code, const char *what);
+/* A CUDA error, or a launcher's answer; 0 is none. `what` is what failed: "layer norm". */
+void device_cuda_note(struct device *device, int error, const char *what);
 
-/* Of DEVICE_COMPUTE. */
+/* Likewise cuBLAS's. */
+void device_cuda_note_cublas(struct device *device, cublasStatus_t status, const char *what);
+
+/* Of DEVICE_COMPUTE; makes the device the calling thread's, as a launch on its streams needs. */
 cudaStream_t device_cuda_stream(struct device *device);
 
-/* kernels/cuda/compute_cuda.c; kernels/cuda/device_cuda.c. */
+/* kernels/cuda/compute_cuda.c; compression/cuda/codec_cuda.c; kernels/cuda/device_cuda.c. */
 extern const struct compute_ops compute_cuda;
+extern const struct codec_cuda_ops codec_cuda;
 extern const struct device_backend device_cuda;
-
-/* The library's one entry: kernels/device.c finds it by name when librubato_cuda.so is loaded. */
-const struct device_backend *rubato_cuda_backend(void);
 
 #endif

@@ -20,6 +20,18 @@ static inline dim3 kernel_blocks(int64_t count, int threads) {
     return dim3((unsigned)(blocks < most ? blocks : most));
 }
 
+/* Threads of a block for `count` things side by side: whole warps, `most` threads at most. */
+static inline dim3 kernel_threads(int64_t count, int most) {
+    return dim3((unsigned)(count < most ? (count + 31) / 32 * 32 : most));
+}
+
+/* The grid of a kernel whose threads each take one of `columns` things of a row, and stride over
+ * the rows beyond the grid. */
+static inline dim3 kernel_rows(int64_t rows, int64_t columns, dim3 threads) {
+    const int64_t across = (columns + threads.x - 1) / threads.x, most = 1 << 13;
+    return dim3((unsigned)across, (unsigned)(rows < most ? rows : most));
+}
+
 /* Queues the kernel on the stream; the arguments are converted to its parameters' types. */
 template <class... P, class... A>
 static inline cudaError_t kernel_launch(void (*kernel)(P...), dim3 grid, dim3 block,

@@ -1,9 +1,9 @@
-/* optimizer_cuda.h - AdamW on a CUDA device: optimizer_adamw() of kernels/optimizer.h, with its
- * bits.
+/* optimizer_cuda.h - kernels/optimizer.h on a CUDA device: AdamW and SGD with its bits, and the sum
+ * of squares.
  *
- * weights, m, v [N] in place, grad [N] read only: f32 on the stream's device, the caller's, none
- * overlapping another; N >= 1. Queues its work on the stream and returns 0, or the cudaError_t of a
- * launch that failed. Any thread may call.
+ * Arrays on the stream's device, the caller's, none overlapping another; N >= 1. Each call queues
+ * its work on the stream and returns 0, or the cudaError_t of a launch that failed. Any thread may
+ * call.
  */
 #ifndef RUBATO_KERNELS_CUDA_OPTIMIZER_CUDA_H
 #define RUBATO_KERNELS_CUDA_OPTIMIZER_CUDA_H
@@ -18,8 +18,19 @@ extern "C" {
 
 struct CUstream_st; /* a cudaStream_t points to it */
 
+/* weights, m, v [N] f32 in place, grad [N] f32 read only. */
 int optimizer_cuda_adamw(const struct adamw *adamw, float *weights, float *m, float *v,
                          const float *grad, int64_t N, struct CUstream_st *stream);
+
+/* weights, velocity [N] f32 in place, grad [N] f32 read only. */
+int optimizer_cuda_sgd(const struct sgd *sgd, float *weights, float *velocity, const float *grad,
+                       int64_t N, struct CUstream_st *stream);
+
+/* grad [N] f32 -> sum [1] f64 of its squares, with scratch [OPTIMIZER_CUDA_PARTS] f64. The order of
+ * additions is this file's own and N's alone: the same bits in every run and on every device. */
+enum { OPTIMIZER_CUDA_PARTS = 1024 };
+int optimizer_cuda_sum_of_squares(const float *grad, int64_t N, double *scratch, double *sum,
+                                  struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

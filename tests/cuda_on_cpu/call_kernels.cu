@@ -2,6 +2,11 @@
 #include "call_kernels.h"
 #include "kernels/cuda/launch.cuh"
 
+#include <cuda_bf16.h>
+#include <mma.h>
+
+namespace wmma = nvcuda::wmma;
+
 static __global__ void indices_kernel(unsigned *out) {
     unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
     unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
@@ -54,6 +59,20 @@ static __global__ void atomics_kernel(unsigned *out) {
     atomicAdd((float *)&out[7], 0.5F);
 }
 
+template <class LAYOUT>
+static __global__ void mma_kernel(bool sums_changed, const unsigned short *a,
+                                  const unsigned short *b, const float *c, float *d) {
+    const wmma::layout_t layout = sums_changed ? wmma::mem_col_major : wmma::mem_row_major;
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, __nv_bfloat16, LAYOUT> left;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, __nv_bfloat16, LAYOUT> right;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sums;
+    wmma::load_matrix_sync(left, (const __nv_bfloat16 *)a, CALLS_MMA_PITCH);
+    wmma::load_matrix_sync(right, (const __nv_bfloat16 *)b, CALLS_MMA_PITCH);
+    wmma::load_matrix_sync(sums, c, CALLS_MMA_PITCH, layout);
+    wmma::mma_sync(sums, left, right, sums);
+    wmma::store_matrix_sync(d, sums, CALLS_MMA_PITCH, layout);
+}
+
 int calls_indices(unsigned *out, cudaStream_t stream) {
     return kernel_launch(indices_kernel, dim3(2, 3, 2), dim3(4, 5, 3), 0, stream, out);
 }
@@ -70,4 +89,11 @@ int calls_block(unsigned divisor, int *out, cudaStream_t stream) {
 
 int calls_atomics(unsigned *out, cudaStream_t stream) {
     return kernel_launch(atomics_kernel, dim3(4), dim3(64), 0, stream, out);
+}
+
+int calls_mma(int changed, const unsigned short *a, const unsigned short *b, const float *c,
+              float *d, cudaStream_t stream) {
+    void (*kernel)(bool, const unsigned short *, const unsigned short *, const float *, float *) =
+        (changed & 1) != 0 ? mma_kernel<wmma::col_major> : mma_kernel<wmma::row_major>;
+    return kernel_launch(kernel, dim3(1), dim3(32), 0, stream, (changed & 2) != 0, a, b, c, d);
 }

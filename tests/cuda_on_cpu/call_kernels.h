@@ -42,6 +42,13 @@ int calls_block(unsigned divisor, int *out, struct CUstream_st *stream);
  * loop of atomicCAS, out[7] as a float += 0.5. */
 int calls_atomics(unsigned *out, struct CUstream_st *stream);
 
+/* d = a b + c by one warp on the tensor cores: matrices [16, CALLS_MMA_PITCH] of which 16 columns
+ * are used, a and b of bfloat16's bits, c and d f32. In a and b (1), or in c and d (2), or in all
+ * (3) rows and columns have changed places. */
+enum { CALLS_MMA_PITCH = 24 };
+int calls_mma(int changed, const unsigned short *a, const unsigned short *b, const float *c,
+              float *d, struct CUstream_st *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -12,6 +12,7 @@
 #include <vector>
 
 struct cublasContext {
+    int device;
     cudaStream_t stream;
 };
 
@@ -98,6 +99,8 @@ static bool product_valid(const struct product &p) {
 
 static cublasStatus_t enqueue_product(cublasHandle_t handle, struct product p, size_t batch) {
     if (!product_valid(p)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (device_current() != handle->device || stream_device(handle->stream) != handle->device)
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     check_matrix(p.a, p.m, p.k, batch);
     check_matrix(p.b, p.k, p.n, batch);
     check_matrix(p.c, p.m, p.n, batch);
@@ -120,7 +123,7 @@ using namespace cuda_on_cpu;
 extern "C" {
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t *handle) {
-    *handle = new cublasContext{};
+    *handle = new cublasContext{device_current(), nullptr};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -140,6 +143,21 @@ cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t) {
 
 cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void *, size_t) {
     return CUBLAS_STATUS_SUCCESS;
+}
+
+const char *cublasGetStatusName(cublasStatus_t status) {
+    switch (status) {
+    case CUBLAS_STATUS_SUCCESS:
+        return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_INVALID_VALUE:
+        return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+        return "CUBLAS_STATUS_NOT_SUPPORTED";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+        return "CUBLAS_STATUS_EXECUTION_FAILED";
+    default:
+        return "an error that the stand-in never makes";
+    }
 }
 
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t a_op,

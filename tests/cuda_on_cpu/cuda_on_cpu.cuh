@@ -1,7 +1,8 @@
 /* cuda_on_cpu.cuh - read ahead of a .cu file (g++ -xc++ -include), makes it C++ for the CPU.
  *
  * Types and declarations are those of NVIDIA's own headers, which compile without nvcc; what they
- * keep for nvcc is added here and in device_sync.cuh, device_atomics.cuh and device_math.cuh. A
+ * keep for nvcc is added here and in device_sync.cuh, device_atomics.cuh, device_math.cuh and
+ * wmma_on_cpu.cuh. A
  * kernel is a plain function that simt.cpp calls once for each CUDA thread, each on a stack of its
  * own, one block after another and one kernel at a time. So the built-in variables can be plain
  * globals, and __shared__ plain statics, gathered in a section that is filled with NaNs before
@@ -114,5 +115,6 @@ cudaError_t cudaFuncSetAttribute(R (*kernel)(P...), cudaFuncAttribute attribute,
 #include "device_atomics.cuh"
 #include "device_math.cuh"
 #include "device_sync.cuh"
+#include "wmma_on_cpu.cuh"
 
 #endif

@@ -53,6 +53,7 @@ cudaError_t enqueue_kernel(const struct launch &launch, cudaStream_t stream,
     if (launch.shared_bytes > shared_limit(launch.function))
         return note_error(cudaErrorInvalidValue);
     int device = stream_device(stream);
+    if (device != current_device) return note_error(cudaErrorInvalidResourceHandle);
     for (int i = 0; i < count; i++)
         memory_check_argument(i, pointers[i], device);
     return enqueue_work(stream, true, [launch] { run_grid(launch); });
@@ -158,6 +159,12 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     properties->major = 9;
     properties->multiProcessorCount = 4;
     properties->unifiedAddressing = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *bus_id, int bytes, int device) {
+    if (device < 0 || device >= device_count()) return note_error(cudaErrorInvalidDevice);
+    snprintf(bus_id, (size_t)bytes, "0000:%02x:00.0", (unsigned)device + 1);
     return cudaSuccess;
 }
 

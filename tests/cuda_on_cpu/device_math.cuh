@@ -48,6 +48,15 @@ static inline float __frcp_rn(float a) {
 static inline float __fsqrt_rn(float a) {
     return sqrtf(a);
 }
+static inline double __dadd_rn(double a, double b) {
+    return a + b;
+}
+static inline double __dmul_rn(double a, double b) {
+    return a * b;
+}
+static inline double __dsqrt_rn(double a) {
+    return sqrt(a);
+}
 static inline float rsqrtf(float a) {
     return (float)(1.0 / sqrt((double)a));
 }

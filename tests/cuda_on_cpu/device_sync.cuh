@@ -29,6 +29,9 @@ enum warp_kind {
     REDUCE_OR,
     REDUCE_XOR,
     SYNC_WARP,
+    MMA_LOAD, // see wmma_on_cpu.cuh
+    MMA_STORE,
+    MMA_PRODUCT,
 };
 
 /* Where a call stands in the source. */

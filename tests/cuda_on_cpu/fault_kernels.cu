@@ -2,7 +2,11 @@
 #include "fault_kernels.h"
 #include "kernels/cuda/launch.cuh"
 
+#include <cuda_bf16.h>
+#include <mma.h>
 #include <string.h>
+
+namespace wmma = nvcuda::wmma;
 
 enum { THREADS = 256 };
 
@@ -151,6 +155,81 @@ static __global__ void shuffle_mask_kernel(const float *x, float *y, int) {
     y[blockIdx.x * THREADS + threadIdx.x] = sum;
 }
 
+using left = wmma::fragment<wmma::matrix_a, 16, 16, 16, __nv_bfloat16, wmma::row_major>;
+using right = wmma::fragment<wmma::matrix_b, 16, 16, 16, __nv_bfloat16, wmma::row_major>;
+using sums = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
+
+// x [16, 16] a block times a matrix of ones: each row's sum, in each of its columns.
+static __device__ __forceinline__ sums row_sums(const float *x) {
+    __shared__ __align__(32) __nv_bfloat16 rows[THREADS], ones[THREADS];
+    rows[threadIdx.x] = __float2bfloat16(x[blockIdx.x * THREADS + threadIdx.x]);
+    ones[threadIdx.x] = __float2bfloat16(1.0F);
+    __syncthreads();
+    left a;
+    right b;
+    sums c;
+    wmma::load_matrix_sync(a, rows, 16);
+    wmma::load_matrix_sync(b, ones, 16);
+    wmma::fill_fragment(c, 0.0F);
+    wmma::mma_sync(c, a, b, c);
+    return c;
+}
+
+static __device__ __forceinline__ void store_total(const float *sums_of_rows, float *y) {
+    float total = 0.0F;
+    for (int row = 0; row < 16; row++)
+        total += sums_of_rows[row * 16];
+    y[blockIdx.x] = total;
+}
+
+static __global__ void mma_clean_kernel(const float *x, float *y, int) {
+    __shared__ __align__(32) float stored[THREADS];
+    const sums c = row_sums(x);
+    if (threadIdx.x >= 32) return;
+    wmma::store_matrix_sync(stored, c, 16, wmma::mem_row_major);
+    __syncwarp(0xffffffffU);
+    if (threadIdx.x == 0) store_total(stored, y);
+}
+
+// A lane reads what others store, and does not wait.
+static __global__ void mma_step_kernel(const float *x, float *y, int) {
+    __shared__ __align__(32) float stored[THREADS];
+    const sums c = row_sums(x);
+    if (threadIdx.x >= 32) return;
+    wmma::store_matrix_sync(stored, c, 16, wmma::mem_row_major);
+    if (threadIdx.x == 16) store_total(stored, y); // in any order, some come later
+}
+
+// Relies on the place of an element in a fragment that many chips have.
+static __global__ void mma_places_kernel(const float *x, float *y, int) {
+    const sums c = row_sums(x);
+    float sum = threadIdx.x % 4 == 0 ? c.x[0] + c.x[2] : 0.0F;
+    for (int distance = 16; distance > 0; distance /= 2)
+        sum += __shfl_xor_sync(0xffffffffU, sum, distance);
+    if (threadIdx.x == 0) y[blockIdx.x] = sum;
+}
+
+// Half of the lanes have returned.
+static __global__ void mma_lanes_kernel(const float *x, float *y, int) {
+    __shared__ __align__(32) float stored[THREADS];
+    const sums c = row_sums(x);
+    if (threadIdx.x >= 16) return;
+    wmma::store_matrix_sync(stored, c, 16, wmma::mem_row_major);
+    if (threadIdx.x == 0) y[blockIdx.x] = stored[0];
+}
+
+// Rows 18 values apart.
+static __global__ void mma_pitch_kernel(const float *x, float *y, int) {
+    __shared__ __align__(32) __nv_bfloat16 rows[16 * 18];
+    if (threadIdx.x >= 32) return;
+    for (int i = (int)threadIdx.x; i < 16 * 18; i += 32)
+        rows[i] = __float2bfloat16(x[0]);
+    __syncwarp(0xffffffffU);
+    left a;
+    wmma::load_matrix_sync(a, rows, 18);
+    y[blockIdx.x] = __bfloat162float(a.x[0]);
+}
+
 // <= for <.
 static __global__ void global_write_past_kernel(const float *x, float *y, int n) {
     int i = (int)(blockIdx.x * THREADS + threadIdx.x);
@@ -254,6 +333,11 @@ int fault_kernel_launch(const struct fault_launch *launch) {
         KERNEL(shuffle_clean),
         KERNEL(divergent_shuffle),
         KERNEL(shuffle_mask),
+        KERNEL(mma_clean),
+        KERNEL(mma_step),
+        KERNEL(mma_places),
+        KERNEL(mma_lanes),
+        KERNEL(mma_pitch),
         KERNEL(global_write_past),
         KERNEL(global_read_past),
         KERNEL(global_write_far),

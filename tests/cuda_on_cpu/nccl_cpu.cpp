@@ -13,11 +13,14 @@
 
 #include <algorithm>
 #include <fcntl.h>
+#include <mutex>
 #include <nccl.h>
+#include <set>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+#include <vector>
 
 namespace cuda_on_cpu {
 
@@ -36,25 +39,29 @@ struct meeting_place {
 struct ncclComm {
     cuda_on_cpu::meeting_place *place;
     int count, rank;
+    std::atomic<bool> aborted;
 };
 
 namespace cuda_on_cpu {
 
-static void meet(const struct ncclComm *comm) {
+// False: this rank's communicator was aborted; the others' wait on, as NCCL's do.
+static bool meet(const struct ncclComm *comm) {
     struct meeting_place *place = comm->place;
     unsigned before = place->meetings;
     if (++place->arrived == comm->count) {
         place->arrived = 0;
         place->meetings++;
-        return;
+        return true;
     }
     double deadline = seconds_now() + WAIT_SECONDS;
     while (place->meetings == before) {
+        if (comm->aborted) return false;
         if (seconds_now() > deadline)
             die("nccl: rank %d of %d waited %g s for the others (one thread for several ranks?)",
                 comm->rank, comm->count, WAIT_SECONDS);
         usleep(50);
     }
+    return true;
 }
 
 // ---- values
@@ -152,15 +159,15 @@ struct collective {
 static void rounds(const struct ncclComm *comm, const struct collective &c,
                    const std::function<void(size_t, size_t)> &take) {
     size_t bytes = value_bytes(c.type), piece = PIECE_BYTES / bytes;
-    for (size_t offset = 0; offset < c.count; offset += piece) {
+    for (size_t offset = 0; offset < c.count && !comm->aborted; offset += piece) {
         size_t n = std::min(piece, c.count - offset);
         device_section([&] {
             if (c.from != nullptr)
                 memcpy(comm->place->pieces[comm->rank], c.from + offset * bytes, n * bytes);
         });
-        meet(comm);
+        if (!meet(comm)) return;
         device_section([&] { take(offset, n); });
-        meet(comm);
+        if (!meet(comm)) return;
     }
 }
 
@@ -204,10 +211,25 @@ static void broadcast(const struct ncclComm *comm, const struct collective &c, i
 }
 
 // Collectives are no device_section() of their own: a rank waits inside for others of its process.
-static ncclResult_t enqueue(cudaStream_t stream, ncclDataType_t type, std::function<void()> work) {
+static ncclResult_t enqueue(const struct ncclComm *comm, cudaStream_t stream, ncclDataType_t type,
+                            std::function<void()> work) {
+    if (comm->aborted) die("nccl: a call on a communicator that was aborted");
     if (!type_known(type)) return ncclInvalidArgument;
     return enqueue_work(stream, false, std::move(work)) == cudaSuccess ? ncclSuccess
                                                                        : ncclUnhandledCudaError;
+}
+
+static ncclResult_t open_comm(ncclComm_t *comm, int count, const ncclUniqueId &id, int rank) {
+    int file = shm_open(id.internal, O_RDWR | O_CREAT, 0600);
+    if (file < 0) return ncclSystemError;
+    void *map = MAP_FAILED;
+    if (ftruncate(file, sizeof(struct meeting_place)) == 0)
+        map = mmap(nullptr, sizeof(struct meeting_place), PROT_READ | PROT_WRITE, MAP_SHARED, file,
+                   0);
+    close(file);
+    if (map == MAP_FAILED) return ncclSystemError;
+    *comm = new ncclComm{(struct meeting_place *)map, count, rank, {false}};
+    return ncclSuccess;
 }
 
 } // namespace cuda_on_cpu
@@ -226,23 +248,43 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int count, ncclUniqueId id, int rank) {
     if (count < 1 || count > RANKS_MAX || rank < 0 || rank >= count) return ncclInvalidArgument;
-    int file = shm_open(id.internal, O_RDWR | O_CREAT, 0600);
-    if (file < 0) return ncclSystemError;
-    void *map = MAP_FAILED;
-    if (ftruncate(file, sizeof(struct meeting_place)) == 0)
-        map = mmap(nullptr, sizeof(struct meeting_place), PROT_READ | PROT_WRITE, MAP_SHARED, file,
-                   0);
-    close(file);
-    if (map == MAP_FAILED) return ncclSystemError;
-    *comm = new ncclComm{(struct meeting_place *)map, count, rank};
+    ncclResult_t result = open_comm(comm, count, id, rank);
+    if (result != ncclSuccess) return result;
     meet(*comm);
     if (rank == 0) shm_unlink(id.internal);
     return ncclSuccess;
 }
 
+ncclResult_t ncclCommInitAll(ncclComm_t *comms, int count, const int *devices) {
+    ncclUniqueId id;
+    ncclResult_t result = ncclGetUniqueId(&id);
+    if (count < 1 || count > RANKS_MAX) return ncclInvalidArgument;
+    if (std::set<int>(devices, devices + count).size() != (size_t)count) return ncclInvalidUsage;
+    for (int rank = 0; rank < count && result == ncclSuccess; rank++)
+        result = open_comm(&comms[rank], count, id, rank);
+    shm_unlink(id.internal);
+    return result;
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     munmap(comm->place, sizeof(struct meeting_place));
     delete comm;
+    return ncclSuccess;
+}
+
+// Kept, since what is queued still looks at it: that ends as soon as it starts.
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    static std::mutex lock;
+    static std::vector<ncclComm_t> *const kept = new std::vector<ncclComm_t>;
+    std::lock_guard<std::mutex> hold(lock);
+    kept->push_back(comm);
+    comm->aborted = true;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
+    if (comm->aborted) die("nccl: a call on a communicator that was aborted");
+    *error = ncclSuccess;
     return ncclSuccess;
 }
 
@@ -261,7 +303,7 @@ const char *ncclGetErrorString(ncclResult_t result) {
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,
                            ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
     struct collective c = {(const char *)from, (char *)to, count, type, operation};
-    return enqueue(stream, type, [comm, c] {
+    return enqueue(comm, stream, type, [comm, c] {
         rounds(comm, c, [&](size_t offset, size_t n) { reduce_pieces(comm, c, offset, n); });
     });
 }
@@ -269,19 +311,19 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
                                ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
     struct collective c = {(const char *)from, (char *)to, count, type, operation};
-    return enqueue(stream, type, [comm, c] { reduce_scatter(comm, c); });
+    return enqueue(comm, stream, type, [comm, c] { reduce_scatter(comm, c); });
 }
 
 ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
     struct collective c = {(const char *)from, (char *)to, count, type, ncclSum};
-    return enqueue(stream, type, [comm, c] { gather(comm, c); });
+    return enqueue(comm, stream, type, [comm, c] { gather(comm, c); });
 }
 
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
     struct collective c = {(const char *)from, (char *)to, count, type, ncclSum};
-    return enqueue(stream, type, [comm, c, root] { broadcast(comm, c, root); });
+    return enqueue(comm, stream, type, [comm, c, root] { broadcast(comm, c, root); });
 }
 
 } // extern "C"

@@ -79,7 +79,7 @@ const char *warp_kind_name(enum warp_kind kind) {
         "__ballot_sync",     "__all_sync",        "__any_sync",        "__match_any_sync",
         "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync",
         "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync",  "__reduce_xor_sync",
-        "__syncwarp",
+        "__syncwarp",        "load_matrix_sync",  "store_matrix_sync", "mma_sync",
     };
     return names[kind];
 }
@@ -151,6 +151,11 @@ static void collective_compute(unsigned warp, unsigned here) {
     enum warp_kind kind = first->call.kind;
     unsigned ballot = 0;
     uint32_t reduced = (uint32_t)first->call.value;
+    if (kind >= MMA_LOAD && here != first->call.mask) {
+        block.current = first;
+        die("%s at %s:%d: not all lanes take part", warp_kind_name(kind), first->at.file,
+            first->at.line);
+    }
     for (unsigned rest = here; rest != 0; rest &= rest - 1) {
         struct cuda_thread *thread = lane_of(warp, __builtin_ctz(rest));
         check_collective(thread, first);

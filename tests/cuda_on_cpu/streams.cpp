@@ -31,6 +31,7 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
+    int device;
     cudaStream_t stream; // nullptr: not recorded
     uint64_t position;   // done when the stream's count of done work is at least this
     std::shared_ptr<double> seconds;
@@ -181,14 +182,25 @@ using namespace cuda_on_cpu;
 
 extern "C" {
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+// Priorities are taken and change nothing.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
     if (flags != cudaStreamNonBlocking)
-        die("cudaStreamCreateWithFlags: only cudaStreamNonBlocking is supported");
+        die("cudaStreamCreate: only cudaStreamNonBlocking is supported");
     start_pump();
     lock_hold hold(streams->lock);
     *stream = new CUstream_st{};
     (*stream)->device = device_current();
     streams->live.insert(*stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    *least = 0;
+    *greatest = -5;
     return cudaSuccess;
 }
 
@@ -216,6 +228,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
     *event = new CUevent_st{};
+    (*event)->device = device_current();
     return cudaSuccess;
 }
 
@@ -225,6 +238,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    if (stream_device(stream) != event->device) return note_error(cudaErrorInvalidResourceHandle);
     auto seconds = std::make_shared<double>(0.0);
     cudaError_t error = enqueue_work(stream, false, [seconds] { *seconds = seconds_now(); });
     if (error != cudaSuccess) return error;

@@ -135,6 +135,57 @@ static void test_atomics(void) {
     CHECK_NEAR(halves, 128.0, 0.0);
 }
 
+/* ---- matrix products: small whole numbers, so that the result is exact */
+
+enum { MMA_SIDE = 16, MMA_COUNT = MMA_SIDE * CALLS_MMA_PITCH };
+
+/* An element of a matrix that lies there as it is, or with rows and columns in changed places. */
+static int mma_place(bool changed, int row, int column) {
+    return changed ? column * CALLS_MMA_PITCH + row : row * CALLS_MMA_PITCH + column;
+}
+
+static int mma_value(int row, int column, int kind) {
+    return (row * (7 + kind) + column * (3 + 2 * kind)) % 11 - 5;
+}
+
+static void check_mma(int changed) {
+    const bool flipped = (changed & 1) != 0, sums_flipped = (changed & 2) != 0;
+    unsigned short a[MMA_COUNT] = {0}, b[MMA_COUNT] = {0};
+    float c[MMA_COUNT] = {0}, d[MMA_COUNT];
+    for (int i = 0; i < MMA_SIDE * MMA_SIDE; i++) {
+        const int row = i / MMA_SIDE, column = i % MMA_SIDE;
+        float left = (float)mma_value(row, column, 0), right = (float)mma_value(row, column, 1);
+        uint32_t bits[2];
+        memcpy(&bits[0], &left, sizeof left);
+        memcpy(&bits[1], &right, sizeof right);
+        a[mma_place(flipped, row, column)] = (unsigned short)(bits[0] >> 16);
+        b[mma_place(flipped, row, column)] = (unsigned short)(bits[1] >> 16);
+        c[mma_place(sums_flipped, row, column)] = (float)mma_value(row, column, 2);
+    }
+    unsigned short *on_a = zeroed(sizeof a), *on_b = zeroed(sizeof b);
+    float *on_c = zeroed(sizeof c), *on_d = zeroed(sizeof d);
+    CHECK_CUDA(cudaMemcpyAsync(on_a, a, sizeof a, cudaMemcpyHostToDevice, stream));
+    CHECK_CUDA(cudaMemcpyAsync(on_b, b, sizeof b, cudaMemcpyHostToDevice, stream));
+    CHECK_CUDA(cudaMemcpyAsync(on_c, c, sizeof c, cudaMemcpyHostToDevice, stream));
+    CHECK_CUDA(calls_mma(changed, on_a, on_b, on_c, on_d, stream));
+    fetch(d, on_d, sizeof d);
+    CHECK_CUDA(cudaFree(on_a));
+    CHECK_CUDA(cudaFree(on_b));
+    CHECK_CUDA(cudaFree(on_c));
+    for (int i = 0; i < MMA_SIDE * MMA_SIDE; i++) {
+        const int row = i / MMA_SIDE, column = i % MMA_SIDE;
+        int sum = mma_value(row, column, 2);
+        for (int k = 0; k < MMA_SIDE; k++)
+            sum += mma_value(row, k, 0) * mma_value(k, column, 1);
+        CHECK_NEAR(d[mma_place(sums_flipped, row, column)], sum, 0.0);
+    }
+}
+
+static void test_mma(void) {
+    for (int changed = 0; changed < 4; changed++)
+        check_mma(changed);
+}
+
 /* ---- memory, streams, events */
 
 static void test_copies(void) {
@@ -208,6 +259,33 @@ static void test_progress(void) {
     CHECK_CUDA(cudaEventDestroy(end));
 }
 
+/* A stream and an event belong to the device that was current when they were made. */
+static void test_other_device(void) {
+    int least = -1, greatest = 1, device = 1;
+    cudaEvent_t event;
+    cudaStream_t urgent;
+    unsigned *memory = zeroed(CALLS_GRID_THREADS * sizeof *memory);
+    char bus_id[16];
+    CHECK_CUDA(cudaSetDevice(device));
+    CHECK_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    CHECK_INT(calls_indices(memory, stream), cudaErrorInvalidResourceHandle);
+    CHECK_INT(cudaEventRecord(event, stream), cudaErrorInvalidResourceHandle);
+    CHECK_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CHECK(greatest <= least);
+    CHECK_CUDA(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, greatest));
+    CHECK_CUDA(cudaEventRecord(event, urgent));
+    CHECK_CUDA(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device));
+    CHECK(strcmp(bus_id, "0000:02:00.0") == 0);
+    CHECK_CUDA(cudaSetDevice(0));
+    CHECK_CUDA(cudaStreamWaitEvent(stream, event, 0)); /* events order streams of all devices */
+    CHECK_CUDA(cudaStreamSynchronize(stream));
+    CHECK_INT(cudaEventQuery(event), cudaSuccess);
+    CHECK_INT(cudaGetLastError(), cudaErrorInvalidResourceHandle);
+    CHECK_CUDA(cudaEventDestroy(event));
+    CHECK_CUDA(cudaStreamDestroy(urgent));
+    CHECK_CUDA(cudaFree(memory));
+}
+
 /* ---- several host threads, each with its device and its stream */
 
 static void *thread_main(void *argument) {
@@ -252,9 +330,11 @@ int main(void) {
     TEST_RUN(test_warp);
     TEST_RUN(test_block);
     TEST_RUN(test_atomics);
+    TEST_RUN(test_mma);
     TEST_RUN(test_copies);
     TEST_RUN(test_memory);
     TEST_RUN(test_progress);
+    TEST_RUN(test_other_device);
     TEST_RUN(test_host_threads);
     CHECK_CUDA(cudaStreamDestroy(stream));
     return 0;

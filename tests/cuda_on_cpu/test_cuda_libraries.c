@@ -146,6 +146,14 @@ static void test_product_refused(void) {
                            memory, CUDA_R_32F, 4, &one, memory, CUDA_R_32F, 4, CUBLAS_COMPUTE_32F,
                            CUBLAS_GEMM_DEFAULT),
               CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(strcmp(cublasGetStatusName(CUBLAS_STATUS_INVALID_VALUE), "CUBLAS_STATUS_INVALID_VALUE") ==
+          0);
+    CHECK_CUDA(cudaSetDevice(1)); /* not the handle's */
+    CHECK_INT(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, 4, 4, 4, &one, memory, CUDA_R_32F, 4,
+                           memory, CUDA_R_32F, 4, &one, memory, CUDA_R_32F, 4, CUBLAS_COMPUTE_32F,
+                           CUBLAS_GEMM_DEFAULT),
+              CUBLAS_STATUS_EXECUTION_FAILED);
+    CHECK_CUDA(cudaSetDevice(0));
     CHECK_INT(cublasDestroy(handle), CUBLAS_STATUS_SUCCESS);
     CHECK_CUDA(cudaFree(memory));
     CHECK_CUDA(cudaStreamDestroy(stream));

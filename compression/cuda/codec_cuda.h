@@ -1,0 +1,85 @@
+/* codec_cuda.h - a block's codec on a CUDA device: the bytes and sums of compression/encoder.h and
+ * the values of compression/decoder.h, to the bit, without the host seeing a value. Needs no header
+ * of CUDA.
+ *
+ * The library of the device exports its table through struct device_backend (kernels/device.h).
+ * Which codec a step has, its density and where residuals lie is the caller's; a run says all of
+ * it. Calls queue their work on DEVICE_CODEC, in order, and return nothing: errors are the
+ * device's. None allocates, none waits.
+ * What is left to the host: topk over whole blocks, powersgd, terngrad, natural, +zstd, and whether
+ * a payload that has come is sound.
+ * Invariant: payload, residual and sums are the host's, but for two things. What NaNs decode to is
+ * some NaN. residual_square_sum of topk and randk, where rows are all zero, is added in another
+ * order: a metric alone.
+ */
+#ifndef RUBATO_COMPRESSION_CUDA_CODEC_CUDA_H
+#define RUBATO_COMPRESSION_CUDA_CODEC_CUDA_H
+
+#include "proto/codec_spec.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct codec_cuda; /* memory on a device for one call after the other */
+struct device;
+
+/* One encoding; as in struct scheme_run and encoder_encode(). */
+struct codec_cuda_run {
+    const struct codec_spec *spec;
+    uint8_t codec; /* enum codec_id: the spec's, or what the schedule starts with */
+    size_t rows, cols;
+    float density; /* topk, randk: of this step */
+    uint64_t seed, step, block;
+    uint32_t lane;
+    float scale;
+    float beta; /* of LoCo's average; else 0 */
+};
+
+struct codec_cuda_places {
+    const float *values; /* [rows * cols] f32 device */
+    uint8_t *residual;   /* codec_residual_bytes() on the device, aligned to 4; NULL: no feedback */
+    uint8_t *wire;       /* [bound()], pinned or on the device, aligned to 4 */
+    bool wire_on_device;
+};
+
+/* Pinned; there when an event behind the call on DEVICE_CODEC is done. As struct encoder_result. */
+struct codec_cuda_result {
+    double square_sum, gradient_square_sum, residual_square_sum;
+    uint64_t bytes;
+    uint32_t codec; /* enum codec_id: the run's or CODEC_FILL */
+};
+
+/* A payload that decoder_open() or delta_apply()'s checks found sound; never a packed one. */
+struct codec_cuda_payload {
+    uint8_t codec;
+    const uint8_t *wire; /* [bytes], pinned or on the device; aligned to 4 there */
+    size_t bytes;
+    bool on_device;
+};
+
+struct codec_cuda_ops {
+    /* Can the device do a codec that a user asked for, and one that a payload has? */
+    bool (*encodes)(const struct codec_spec *spec);
+    bool (*decodes)(uint8_t codec);
+
+    /* For blocks of at most so many values and rows, payloads of so many bytes. NULL: the device
+     * has no memory, logged. For set-up alone; close() on NULL is harmless. */
+    struct codec_cuda *(*open)(struct device *device, size_t count, size_t rows, size_t bytes);
+    void (*close)(struct codec_cuda *codec);
+
+    /* Most bytes of a run's payload; what is copied to pinned memory. */
+    size_t (*bound)(const struct codec_cuda_run *run);
+    void (*encode)(struct codec_cuda *codec, const struct codec_cuda_run *run,
+                   const struct codec_cuda_places *places, struct codec_cuda_result *result);
+
+    /* values [count] f32 device = the payload, or += it. */
+    void (*decode)(struct codec_cuda *codec, const struct codec_cuda_payload *payload,
+                   float *values, size_t count, bool add);
+
+    /* replica [count] f32 device moves by the payload's steps (compression/delta.h). */
+    void (*follow)(struct codec_cuda *codec, const struct codec_cuda_payload *payload,
+                   float *replica, size_t count);
+};
+
+#endif

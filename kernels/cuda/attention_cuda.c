@@ -1,0 +1,33 @@
+#include "kernels/cuda/attention_cuda.h"
+
+#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/flash_bf16_cuda.h"
+#include "kernels/cuda/flash_cuda.h"
+
+static bool on_tensor_cores(const struct attention_shape *shape) {
+    return shape->bf16 && shape->head_size <= FLASH_BF16_HEAD_MAX;
+}
+
+int64_t attention_cuda_scratch(const struct attention_shape *shape) {
+    return shape->B * shape->heads * shape->T;
+}
+
+/* NOLINTNEXTLINE(readability-non-const-parameter): as struct compute_ops has it */
+void attention_cuda_forward(struct device *device, const struct attention_shape *shape,
+                            const float *qkv, float *lse, float *y, float *scratch) {
+    (void)scratch;
+    cudaStream_t stream = device_cuda_stream(device);
+    int error = on_tensor_cores(shape) ? flash_bf16_cuda_forward(shape, qkv, lse, y, stream)
+                                       : flash_cuda_forward(shape, qkv, lse, y, stream);
+    device_cuda_note(device, error, "attention");
+}
+
+void attention_cuda_backward(struct device *device, const struct attention_shape *shape,
+                             const struct attention_saved *saved, const float *dy, float *dqkv,
+                             float *scratch) {
+    cudaStream_t stream = device_cuda_stream(device);
+    int error = on_tensor_cores(shape)
+                    ? flash_bf16_cuda_backward(shape, saved, dy, dqkv, scratch, stream)
+                    : flash_cuda_backward(shape, saved, dy, dqkv, scratch, stream);
+    device_cuda_note(device, error, "gradients of attention");
+}

@@ -1,0 +1,325 @@
+/* group_nccl.c - a communicator a member, and a watchdog for all.
+ *
+ * A member is stuck either in a call of NCCL, which connects the members at their first
+ * collectives, or in group_sync behind a kernel of NCCL that waits for the others'. Both note when
+ * they began. The watchdog, which touches no queue, looks at that a few times in the group's time,
+ * and asks NCCL for errors; when a member has waited for too long, it aborts all communicators,
+ * which ends what they wait for. Should a member be stuck even then, it ends the process.
+ */
+#include "kernels/cuda/group_nccl.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "kernels/cuda/device_cuda.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NCCL_LIBRARY "libnccl.so.2"
+
+/* NCCL's own numbers: ncclDataType_t's ncclInt8 and ncclFloat32, ncclRedOp_t's ncclSum. */
+enum { NCCL_INT8 = 0, NCCL_FLOAT32 = 7, NCCL_SUM = 0 };
+
+enum { STUCK_MS = 30000 }; /* that a member has to come back in, once its group was aborted */
+
+/* ncclComm_t is a pointer, ncclResult_t 0 is success. */
+struct nccl_calls {
+    int (*init_all)(void **comms, int count, const int *devices);
+    int (*destroy)(void *comm);
+    int (*abort)(void *comm);
+    int (*async_error)(void *comm, int *error);
+    const char *(*error_text)(int error);
+    int (*sum_scatter)(const void *from, void *to, size_t count, int type, int operation,
+                       void *comm, cudaStream_t stream);
+    int (*gather)(const void *from, void *to, size_t count, int type, void *comm,
+                  cudaStream_t stream);
+};
+
+static const struct {
+    const char *name;
+    size_t offset;
+} symbols[] = {{"ncclCommInitAll", offsetof(struct nccl_calls, init_all)},
+               {"ncclCommDestroy", offsetof(struct nccl_calls, destroy)},
+               {"ncclCommAbort", offsetof(struct nccl_calls, abort)},
+               {"ncclCommGetAsyncError", offsetof(struct nccl_calls, async_error)},
+               {"ncclGetErrorString", offsetof(struct nccl_calls, error_text)},
+               {"ncclReduceScatter", offsetof(struct nccl_calls, sum_scatter)},
+               {"ncclAllGather", offsetof(struct nccl_calls, gather)}};
+
+struct member {
+    struct device *device;
+    pthread_mutex_t lock;  /* of the communicator, during calls */
+    void *comm;            /* NULL: aborted */
+    atomic_llong since_ns; /* the call or the wait that it is in; 0: none */
+};
+
+struct group_cuda {
+    struct group group;
+    void *library;
+    struct nccl_calls calls;
+    struct member members[GROUP_MAX];
+    int timeout_ms;
+    atomic_int status;   /* OK until the group ends */
+    atomic_bool aborted; /* somebody aborts, or has aborted, the communicators */
+    pthread_t watchdog;
+    pthread_mutex_t lock; /* of `closing` */
+    pthread_cond_t changed;
+    bool closing;
+};
+
+static struct group_cuda *cuda_of(struct group *group) {
+    return (struct group_cuda *)(void *)group;
+}
+
+/* ---- how a group ends */
+
+/* A member in a call of NCCL has the lock. One that has it for long is what is to be freed, which
+ * NCCL does when it is aborted from outside. */
+static void abort_member(struct group_cuda *cuda, struct member *member) {
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec++;
+    bool locked = pthread_mutex_timedlock(&member->lock, &deadline) == 0;
+    if (member->comm) (void)cuda->calls.abort(member->comm);
+    member->comm = NULL;
+    if (locked) pthread_mutex_unlock(&member->lock);
+}
+
+/* The first one's reason counts, and is logged by it. */
+static bool end_group(struct group_cuda *cuda, enum status status) {
+    int ok = STATUS_OK;
+    return atomic_compare_exchange_strong(&cuda->status, &ok, (int)status);
+}
+
+static void abort_all(struct group_cuda *cuda) {
+    if (atomic_exchange(&cuda->aborted, true)) return;
+    for (int i = 0; i < cuda->group.count; i++)
+        abort_member(cuda, &cuda->members[i]);
+}
+
+static void end_by_nccl(struct group_cuda *cuda, const struct member *member, const char *what,
+                        int error) {
+    if (end_group(cuda, STATUS_DEVICE))
+        log_error("cuda:%d (%s): %s among %d devices failed: NCCL: %s", member->device->index,
+                  member->device->name, what, cuda->group.count, cuda->calls.error_text(error));
+    abort_all(cuda);
+}
+
+/* ---- the watchdog */
+
+static void check_errors(struct group_cuda *cuda, struct member *member) {
+    int error = 0;
+    if (pthread_mutex_trylock(&member->lock) != 0) return; /* in a call, whose time is limited */
+    bool failed = member->comm && cuda->calls.async_error(member->comm, &error) == 0 && error != 0;
+    pthread_mutex_unlock(&member->lock);
+    if (failed) end_by_nccl(cuda, member, "a collective", error);
+}
+
+static void check_time(struct group_cuda *cuda, const struct member *member, int64_t now_ns) {
+    const int64_t since_ns = atomic_load(&member->since_ns);
+    const int64_t late_ns = cuda->timeout_ms * CLOCK_MS;
+    if (since_ns == 0 || now_ns - since_ns <= late_ns) return;
+    if (end_group(cuda, STATUS_TIMEOUT))
+        log_error("cuda:%d (%s) waited %d ms for the other %d of its group in vain",
+                  member->device->index, member->device->name, cuda->timeout_ms,
+                  cuda->group.count - 1);
+    abort_all(cuda);
+    if (now_ns - since_ns <= late_ns + STUCK_MS * CLOCK_MS) return;
+    log_error("cuda:%d (%s) is stuck, also after its group was aborted: the process ends",
+              member->device->index, member->device->name);
+    _exit((int)status_exit_code(STATUS_DEVICE));
+}
+
+static void *watch(void *argument) {
+    struct group_cuda *cuda = argument;
+    pthread_mutex_lock(&cuda->lock);
+    while (!cuda->closing) {
+        int64_t wake_ns = clock_now_ns() + cuda->timeout_ms * CLOCK_MS / 4;
+        struct timespec wake = {.tv_sec = (time_t)(wake_ns / CLOCK_S),
+                                .tv_nsec = (long)(wake_ns % CLOCK_S)};
+        (void)pthread_cond_timedwait(&cuda->changed, &cuda->lock, &wake);
+        if (cuda->closing) break;
+        pthread_mutex_unlock(&cuda->lock);
+        for (int i = 0; i < cuda->group.count; i++) {
+            check_errors(cuda, &cuda->members[i]);
+            check_time(cuda, &cuda->members[i], clock_now_ns());
+        }
+        pthread_mutex_lock(&cuda->lock);
+    }
+    pthread_mutex_unlock(&cuda->lock);
+    return NULL;
+}
+
+/* ---- opening */
+
+static enum status load_nccl(struct group_cuda *cuda) {
+    cuda->library = dlopen(NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    if (!cuda->library) {
+        log_error("a group of CUDA devices needs NCCL (NVIDIA's package libnccl2), which is not "
+                  "here: %s; use one device a worker, or set LD_LIBRARY_PATH to where it is",
+                  dlerror());
+        return STATUS_UNSUPPORTED;
+    }
+    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
+        void *symbol = dlsym(cuda->library, symbols[i].name);
+        if (!symbol) {
+            log_error("a group of CUDA devices needs a later NCCL: %s has no %s", NCCL_LIBRARY,
+                      symbols[i].name);
+            return STATUS_UNSUPPORTED;
+        }
+        /* As POSIX has it: ISO C does not convert a pointer to data into one to a function. */
+        memcpy((char *)&cuda->calls + symbols[i].offset, &symbol, sizeof symbol);
+    }
+    return STATUS_OK;
+}
+
+static enum status open_comms(struct group_cuda *cuda) {
+    void *comms[GROUP_MAX];
+    int indices[GROUP_MAX];
+    for (int i = 0; i < cuda->group.count; i++)
+        indices[i] = cuda->members[i].device->index;
+    int error = cuda->calls.init_all(comms, cuda->group.count, indices);
+    if (error != 0) {
+        log_error("no group of %d CUDA devices: NCCL: %s", cuda->group.count,
+                  cuda->calls.error_text(error));
+        return STATUS_DEVICE;
+    }
+    for (int i = 0; i < cuda->group.count; i++)
+        cuda->members[i].comm = comms[i];
+    return STATUS_OK;
+}
+
+static enum status start_watchdog(struct group_cuda *cuda) {
+    pthread_condattr_t monotonic;
+    pthread_mutex_init(&cuda->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&cuda->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int error = pthread_create(&cuda->watchdog, NULL, watch, cuda);
+    if (error == 0) return STATUS_OK;
+    log_error("no thread to watch a group of CUDA devices: %s", strerror(error));
+    pthread_cond_destroy(&cuda->changed);
+    pthread_mutex_destroy(&cuda->lock);
+    return STATUS_MEMORY;
+}
+
+/* The library stays loaded: it may have threads of its own. */
+static void free_group(struct group_cuda *cuda) {
+    for (int i = 0; i < cuda->group.count; i++) {
+        if (cuda->members[i].comm) (void)cuda->calls.destroy(cuda->members[i].comm);
+        pthread_mutex_destroy(&cuda->members[i].lock);
+    }
+    free(cuda);
+}
+
+static enum status open_group(struct group **group, struct device *const *devices, int count,
+                              int timeout_ms) {
+    struct group_cuda *cuda = memory_zeroed(1, sizeof *cuda);
+    cuda->group = (struct group){.ops = &group_nccl, .count = count};
+    cuda->timeout_ms = timeout_ms;
+    for (int i = 0; i < count; i++) {
+        cuda->members[i].device = devices[i];
+        pthread_mutex_init(&cuda->members[i].lock, NULL);
+    }
+    enum status status = load_nccl(cuda);
+    if (status == STATUS_OK) status = open_comms(cuda);
+    if (status == STATUS_OK) status = start_watchdog(cuda);
+    if (status != STATUS_OK) {
+        free_group(cuda);
+        return status;
+    }
+    *group = &cuda->group;
+    return STATUS_OK;
+}
+
+static void close_group(struct group *group) {
+    struct group_cuda *cuda = cuda_of(group);
+    pthread_mutex_lock(&cuda->lock);
+    cuda->closing = true;
+    pthread_cond_signal(&cuda->changed);
+    pthread_mutex_unlock(&cuda->lock);
+    pthread_join(cuda->watchdog, NULL);
+    pthread_cond_destroy(&cuda->changed);
+    pthread_mutex_destroy(&cuda->lock);
+    free_group(cuda);
+}
+
+/* ---- collectives */
+
+/* False: the group has ended. Else the communicator is this call's until end_call(). */
+static bool begin_call(struct member *member) {
+    pthread_mutex_lock(&member->lock);
+    atomic_store(&member->since_ns, clock_now_ns());
+    if (member->comm) return true;
+    atomic_store(&member->since_ns, 0);
+    pthread_mutex_unlock(&member->lock);
+    return false;
+}
+
+static void end_call(struct group_cuda *cuda, struct member *member, int error, const char *what) {
+    atomic_store(&member->since_ns, 0);
+    pthread_mutex_unlock(&member->lock);
+    if (error != 0) end_by_nccl(cuda, member, what, error);
+}
+
+static cudaStream_t stream_of(const struct member *member, enum device_queue queue) {
+    (void)device_cuda_stream(member->device);
+    return ((struct device_cuda *)(void *)member->device)->queues[queue];
+}
+
+static void sum_scatter(struct group *group, int rank, enum device_queue queue, const float *from,
+                        float *to, int64_t count) {
+    struct group_cuda *cuda = cuda_of(group);
+    struct member *member = &cuda->members[rank];
+    if (!begin_call(member)) return;
+    int error = cuda->calls.sum_scatter(from, to, (size_t)count, NCCL_FLOAT32, NCCL_SUM,
+                                        member->comm, stream_of(member, queue));
+    end_call(cuda, member, error, "a sum");
+}
+
+static void gather(struct group *group, int rank, enum device_queue queue, const void *from,
+                   void *to, size_t bytes) {
+    struct group_cuda *cuda = cuda_of(group);
+    struct member *member = &cuda->members[rank];
+    if (!begin_call(member)) return;
+    int error =
+        cuda->calls.gather(from, to, bytes, NCCL_INT8, member->comm, stream_of(member, queue));
+    end_call(cuda, member, error, "a gather");
+}
+
+static enum status sync_group(struct group *group, int rank, const struct device_event *event) {
+    struct group_cuda *cuda = cuda_of(group);
+    struct member *member = &cuda->members[rank];
+    struct device *device = member->device;
+    atomic_store(&member->since_ns, clock_now_ns());
+    enum status status = device->backend->event_sync(device, event);
+    atomic_store(&member->since_ns, 0);
+    if (status == STATUS_OK)
+        check_errors(cuda, member);
+    else if (end_group(cuda, status)) /* the device has told why */
+        abort_all(cuda);
+    return (enum status)atomic_load(&cuda->status);
+}
+
+static void abort_group(struct group *group, int rank) {
+    struct group_cuda *cuda = cuda_of(group);
+    const struct device *device = cuda->members[rank].device;
+    if (end_group(cuda, STATUS_PEER_LOST))
+        log_error("cuda:%d (%s) of a group of %d devices gave up", device->index, device->name,
+                  group->count);
+    abort_all(cuda);
+}
+
+const struct group_ops group_nccl = {.open = open_group,
+                                     .close = close_group,
+                                     .sum_scatter = sum_scatter,
+                                     .gather = gather,
+                                     .sync = sync_group,
+                                     .abort = abort_group};

@@ -1,0 +1,88 @@
+/* group.h - the devices of one process that train as one: sums and gathers among them.
+ *
+ * Each member is a device and the thread that drives it, with a rank 0 .. count - 1. All members
+ * call the same collectives, with the same sizes, in the same order. A call queues its work on a
+ * queue of the member's device, like the calls of kernels/device.h, so what it makes is there when
+ * the queue has come so far; members need not be there at the same time. On the host a call waits
+ * for the other members, and its work is done when it returns.
+ * Memory of a device must not be given back while others' collectives wait for this member: CUDA
+ * may wait for all devices then.
+ * Sums: the host's in f32 and in rank order, so that they are the ones that a server makes of the
+ * members' gradients; NCCL's in an order of its own, which for two members is the same to the bit.
+ *
+ * Nobody is stuck: a member that is not there within the group's time (in a call, or while another
+ * one waits in group_sync), a member that gives up, and an error of NCCL end the whole group. Then
+ * each call returns at once, what was made is worth nothing, and group_sync says why. Logged once.
+ */
+#ifndef RUBATO_KERNELS_GROUP_H
+#define RUBATO_KERNELS_GROUP_H
+
+#include "base/status.h"
+#include "kernels/device.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GROUP_MAX = 16 };
+
+struct group_devices {
+    enum device_kind kind;
+    int count;              /* 0: all that there are, up to GROUP_MAX */
+    int indices[GROUP_MAX]; /* on the host all 0 */
+};
+
+/* "cpu" or "cuda": one device. "cpu:3": three members on the host. "cuda:0,2": these devices;
+ * "cuda:all": all of them.
+ * False: it is none of these, a device is named twice, or there are more than GROUP_MAX. */
+bool group_parse(const char *text, struct group_devices *devices);
+
+struct group;
+
+/* What a kind of device has (struct device_backend): kernels/group_cpu.c, and
+ * kernels/cuda/group_nccl.c, which loads NCCL when a group is first opened. */
+struct group_ops {
+    enum status (*open)(struct group **group, struct device *const *devices, int count,
+                        int timeout_ms);
+    void (*close)(struct group *group);
+    void (*sum_scatter)(struct group *group, int rank, enum device_queue queue, const float *from,
+                        float *to, int64_t count);
+    void (*gather)(struct group *group, int rank, enum device_queue queue, const void *from,
+                   void *to, size_t bytes);
+    enum status (*sync)(struct group *group, int rank, const struct device_event *event);
+    void (*abort)(struct group *group, int rank);
+};
+
+extern const struct group_ops group_cpu;
+
+/* Of `count` open devices of one kind, member r is devices[r]; 1 .. GROUP_MAX. A member waits
+ * `timeout_ms` for the others. DEVICE, MEMORY; UNSUPPORTED: NCCL is not here. Logged. One thread
+ * calls this, and group_close when no member is in a call. */
+enum status group_open(struct group **group, struct device *const *devices, int count,
+                       int timeout_ms) WARN_UNUSED;
+void group_close(struct group *group); /* harmless on NULL */
+
+/* from [members, count] -> to [count]: the sum of all members' parts `rank`. `to` may be
+ * from + rank * count, and must not overlap `from` otherwise. */
+void group_sum_scatter(struct group *group, int rank, enum device_queue queue, const float *from,
+                       float *to, int64_t count);
+
+/* from [bytes] -> to [members, bytes], in rank order, the same for all. `from` may be
+ * to + rank * bytes, and must not overlap `to` otherwise. */
+void group_gather(struct group *group, int rank, enum device_queue queue, const void *from,
+                  void *to, size_t bytes);
+
+/* Waits until a place behind collectives is reached. OK: what all collectives of the group made so
+ * far is right. TIMEOUT, PEER_LOST, DEVICE: the group has ended. */
+enum status group_sync(struct group *group, int rank, const struct device_event *event) WARN_UNUSED;
+
+/* This member gives up: the others' waits end with PEER_LOST. */
+void group_abort(struct group *group, int rank);
+
+/* What each kind's own struct begins with. */
+struct group {
+    const struct group_ops *ops;
+    int count;
+};
+
+#endif

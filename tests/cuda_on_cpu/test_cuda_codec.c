@@ -1,0 +1,407 @@
+/* Proves that codecs on a CUDA device (compression/cuda) are those of the host: every codec that
+ * the device has, with each kind of feedback and each type of residual, encodes eight steps in a
+ * row, of random values and of those that codecs get wrong (NaN, infinity, values whose squares f32
+ * does not hold, denormal numbers, -0, rows of zeros), in blocks of odd sizes. After each step the
+ * payload, sums and residual must be compression/encoder.c's, bit for bit, and the payload's values
+ * those of compression/decoder.c, set and added. Likewise a replica's steps.
+ *
+ * The same program runs on the stand-in and on a GPU; where there is no device it skips.
+ */
+#include "compression/codec_residual.h"
+#include "compression/cuda/codec_cuda.h"
+#include "compression/delta.h"
+#include "kernels/cuda/library_cuda.h"
+#include "kernels/device.h"
+#include "tests/codec_rig.h"
+
+#include <stdbool.h>
+
+static struct device *device;
+static const struct codec_cuda_ops *codecs;
+
+enum { STATE_HEAD = 24, LANE = 1, BLOCK = 3 };
+static const uint64_t seed = 0x1234567890ULL; /* codec_rig's */
+static const float loco_beta = 0.8F;
+
+/* Memory on both sides of the device. */
+struct both {
+    void *device, *pinned;
+    size_t bytes;
+};
+
+static struct both take(size_t bytes) {
+    struct both both = {device->backend->take(device, bytes + 1),
+                        device->backend->take_pinned(device, bytes + 1), bytes};
+    CHECK(both.device != NULL && both.pinned != NULL);
+    memset(both.pinned, 0, bytes + 1);
+    return both;
+}
+
+static void give(struct both *both) {
+    device->backend->give(device, both->device);
+    device->backend->give_pinned(device, both->pinned);
+}
+
+static void send(const struct both *both) {
+    device->backend->copy(device, DEVICE_CODEC, both->device, both->pinned, both->bytes, DEVICE_TO);
+}
+
+static void fetch(const struct both *both) {
+    device->backend->copy(device, DEVICE_CODEC, both->pinned, both->device, both->bytes,
+                          DEVICE_FROM);
+}
+
+static void wait(void) {
+    CHECK_INT(device->backend->wait(device, DEVICE_CODEC), STATUS_OK);
+}
+
+/* ---- one block on both sides */
+
+struct twin {
+    const char *text; /* for messages */
+    struct codec_spec spec;
+    size_t rows, cols, count;
+    struct codec_rig host;
+    uint8_t *state; /* the host's, saved */
+    struct codec_cuda *codec;
+    struct both values, residual, wire, result, decoded;
+    float *before; /* [count] what is added to */
+};
+
+static struct twin twin_open(const char *text, size_t rows, size_t cols) {
+    struct twin twin = {.text = text,
+                        .spec = codec_rig_spec(text),
+                        .rows = rows,
+                        .cols = cols,
+                        .count = rows * cols,
+                        .host = codec_rig_open(text, rows, cols)};
+    size_t kept = codec_residual_bytes(twin.spec.residual, twin.count);
+    twin.state = calloc(1, encoder_state_bytes(twin.host.encoder));
+    twin.before = calloc(twin.count, sizeof(float));
+    CHECK(twin.state != NULL && twin.before != NULL);
+    twin.codec = codecs->open(device, twin.count, rows, twin.host.capacity);
+    CHECK(twin.codec != NULL);
+    twin.values = take(twin.count * sizeof(float));
+    twin.residual = take(kept);
+    twin.wire = take(twin.host.capacity);
+    twin.result = take(sizeof(struct codec_cuda_result));
+    twin.decoded = take(twin.count * sizeof(float));
+    send(&twin.residual);
+    return twin;
+}
+
+static void twin_close(struct twin *twin) {
+    wait();
+    give(&twin->values);
+    give(&twin->residual);
+    give(&twin->wire);
+    give(&twin->result);
+    give(&twin->decoded);
+    codecs->close(twin->codec);
+    codec_rig_close(&twin->host);
+    free(twin->state);
+    free(twin->before);
+}
+
+/* ---- what is compared */
+
+static void complain(const struct twin *twin, uint64_t step, const char *what) {
+    fprintf(stderr, "%s, %zu x %zu, step %llu: another %s than the host's\n", twin->text,
+            twin->rows, twin->cols, (unsigned long long)step, what);
+    exit(1);
+}
+
+static void check_bytes(const struct twin *twin, uint64_t step, const char *what, const void *a,
+                        const void *b, size_t bytes) {
+    const uint8_t *left = a, *right = b;
+    for (size_t i = 0; i < bytes; i++) {
+        if (left[i] == right[i]) continue;
+        fprintf(stderr, "byte %zu of %zu is %02x, expected %02x\n", i, bytes, left[i], right[i]);
+        complain(twin, step, what);
+    }
+}
+
+/* The same bits, or both not a number. */
+static void check_double(const struct twin *twin, uint64_t step, const char *what, double actual,
+                         double expected) {
+    if (isnan(actual) && isnan(expected)) return;
+    if (memcmp(&actual, &expected, sizeof actual) == 0) return;
+    fprintf(stderr, "%.17g, expected %.17g\n", actual, expected);
+    complain(twin, step, what);
+}
+
+static void check_floats(const struct twin *twin, uint64_t step, const char *what,
+                         const float *actual, const float *expected) {
+    for (size_t i = 0; i < twin->count; i++) {
+        if (isnan(actual[i]) && isnan(expected[i])) continue;
+        if (memcmp(&actual[i], &expected[i], sizeof *actual) == 0) continue;
+        fprintf(stderr, "[%zu] is %.9g, expected %.9g\n", i, (double)actual[i],
+                (double)expected[i]);
+        complain(twin, step, what);
+    }
+}
+
+/* Sums over parts of rows are in another order for these two. */
+static bool sums_rows_otherwise(const struct twin *twin) {
+    return twin->spec.codec == CODEC_TOPK || twin->spec.codec == CODEC_RANDK;
+}
+
+static void check_result(const struct twin *twin, uint64_t step, bool zero_rows) {
+    const struct encoder_result *host = &twin->host.result;
+    const struct codec_cuda_result *here = twin->result.pinned;
+    CHECK_INT(here->codec, host->codec);
+    CHECK_INT(here->bytes, host->bytes);
+    check_bytes(twin, step, "payload", twin->wire.pinned, twin->host.wire, host->bytes);
+    check_double(twin, step, "sum of squares", here->square_sum, host->square_sum);
+    check_double(twin, step, "sum of the gradient's squares", here->gradient_square_sum,
+                 host->gradient_square_sum);
+    if (zero_rows && sums_rows_otherwise(twin) && isfinite(host->residual_square_sum))
+        CHECK_NEAR(here->residual_square_sum, host->residual_square_sum,
+                   1e-5 * host->residual_square_sum);
+    else
+        check_double(twin, step, "sum of the residual's squares", here->residual_square_sum,
+                     host->residual_square_sum);
+    if (twin->spec.feedback == FEEDBACK_NONE) return;
+    encoder_save(twin->host.encoder, twin->state);
+    check_bytes(twin, step, "residual", twin->residual.pinned, twin->state + STATE_HEAD,
+                twin->residual.bytes);
+}
+
+/* The payload's values, from the host's bytes and from those on the device. */
+static void check_decoding(struct twin *twin, uint64_t step) {
+    struct codec_cuda_payload payload = {.codec = twin->host.result.codec,
+                                         .wire = twin->wire.pinned,
+                                         .bytes = twin->host.result.bytes};
+    float *expected = twin->host.decoded;
+    CHECK(codecs->decodes(payload.codec));
+    memcpy(twin->wire.pinned, twin->host.wire, payload.bytes);
+    codecs->decode(twin->codec, &payload, twin->decoded.device, twin->count, false);
+    fetch(&twin->decoded);
+    wait();
+    CHECK_INT(decoder_set(payload.codec, twin->host.wire, payload.bytes, expected, twin->count,
+                          twin->host.decode_scratch),
+              STATUS_OK);
+    check_floats(twin, step, "decoded value", twin->decoded.pinned, expected);
+
+    memcpy(expected, twin->before, twin->count * sizeof(float));
+    memcpy(twin->decoded.pinned, twin->before, twin->count * sizeof(float));
+    send(&twin->decoded);
+    send(&twin->wire);
+    payload.wire = twin->wire.device;
+    payload.on_device = true;
+    codecs->decode(twin->codec, &payload, twin->decoded.device, twin->count, true);
+    fetch(&twin->decoded);
+    wait();
+    CHECK_INT(decoder_add(payload.codec, twin->host.wire, payload.bytes, expected, twin->count,
+                          twin->host.decode_scratch),
+              STATUS_OK);
+    check_floats(twin, step, "sum", twin->decoded.pinned, expected);
+}
+
+static bool any_zero_row(const struct twin *twin, const float *values) {
+    for (size_t row = 0; row < twin->rows; row++) {
+        bool zero = true;
+        for (size_t col = 0; col < twin->cols; col++)
+            zero = zero && values[row * twin->cols + col] == 0.0F;
+        if (zero) return true;
+    }
+    return false;
+}
+
+static void check_step(struct twin *twin, uint64_t step, float scale) {
+    const bool feedback = twin->spec.feedback != FEEDBACK_NONE;
+    const float *values = twin->values.pinned;
+    const struct codec_cuda_run run = {.spec = &twin->spec,
+                                       .codec = (uint8_t)twin->spec.codec,
+                                       .rows = twin->rows,
+                                       .cols = twin->cols,
+                                       .density = twin->spec.density,
+                                       .seed = seed,
+                                       .step = step,
+                                       .block = BLOCK,
+                                       .lane = LANE,
+                                       .scale = scale,
+                                       .beta =
+                                           twin->spec.feedback == FEEDBACK_LOCO ? loco_beta : 0};
+    const bool direct = step % 3 == 2;
+    const struct codec_cuda_places places = {.values = twin->values.device,
+                                             .residual = feedback ? twin->residual.device : NULL,
+                                             .wire = direct ? twin->wire.device : twin->wire.pinned,
+                                             .wire_on_device = direct};
+    CHECK(codecs->bound(&run) <= twin->host.capacity);
+    send(&twin->values);
+    codecs->encode(twin->codec, &run, &places, twin->result.pinned);
+    if (direct) fetch(&twin->wire);
+    fetch(&twin->residual);
+    wait();
+    codec_rig_encode(&twin->host, step, values, scale);
+    check_result(twin, step, any_zero_row(twin, values));
+    check_decoding(twin, step);
+    memcpy(twin->before, values, twin->count * sizeof(float));
+}
+
+/* ---- what is encoded */
+
+enum kind { RANDOM, ZERO_ROWS, TINY, NOT_NUMBERS, HUGE_ONE, ZEROS, INFINITE, MIXED, KINDS };
+
+static float from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void zero_some_rows(float *values, size_t rows, size_t cols) {
+    for (size_t row = 0; row < rows; row++) {
+        if (row % 3 == 1) continue;
+        for (size_t col = 0; col < cols; col++)
+            values[row * cols + col] = col % 2 == 0 ? 0.0F : -0.0F;
+    }
+}
+
+static float odd_value(enum kind kind, size_t i, size_t count, const float *values) {
+    switch (kind) {
+    case ZEROS:
+        return i % 5 == 2 ? -0.0F : 0.0F;
+    case TINY:
+        return from_bits((uint32_t)(i * 2654435761U) & 0x800fffffU);
+    case HUGE_ONE:
+        if (i == count / 2) return -3.2e38F;
+        return i % 130 == 7 ? 1.5e30F : values[i];
+    case MIXED:
+        if (i % 16 == 0) return values[i / 2]; /* equals, for topk */
+        return i % 16 == 5 ? -0.0F : values[i];
+    default:
+        return values[i];
+    }
+}
+
+static float special_value(enum kind kind, size_t i, size_t count, float usual) {
+    if (kind == NOT_NUMBERS && i % 97 == 3) return from_bits(0xffc12345U);
+    if (kind == NOT_NUMBERS && i % 97 == 7) return from_bits(0x7fa54321U);
+    if (kind == INFINITE && i + 1 == count) return NAN;
+    if (kind == INFINITE && i % 301 == 1) return i % 2 == 0 ? INFINITY : -INFINITY;
+    return usual;
+}
+
+static void set_kind(struct twin *twin, enum kind kind) {
+    float *values = twin->values.pinned;
+    float *usual = codec_rig_values((uint64_t)kind, twin->rows, twin->cols);
+    for (size_t i = 0; i < twin->count; i++)
+        values[i] = special_value(kind, i, twin->count, odd_value(kind, i, twin->count, usual));
+    free(usual);
+    if (kind == ZERO_ROWS || kind == MIXED) zero_some_rows(values, twin->rows, twin->cols);
+}
+
+/* Feedback carries what one step leaves into the next ones. */
+static void check_steps(const char *text, size_t rows, size_t cols) {
+    struct twin twin = twin_open(text, rows, cols);
+    CHECK(codecs->encodes(&twin.spec));
+    for (uint64_t step = 0; step < KINDS; step++) {
+        set_kind(&twin, (enum kind)step);
+        check_step(&twin, step, step % 4 == 3 ? 0.37F : 1.0F);
+    }
+    twin_close(&twin);
+}
+
+static const char *const names[] = {"none",       "bf16",     "fp16",    "int8",      "fp8",
+                                    "fp8:e5m2",   "int4",     "int4:sr", "int4:had",  "int4:sr,had",
+                                    "qsgd",       "onebit",   "signsgd", "topk:0.01", "topk:0.3",
+                                    "randk:0.05", "randk:0.4"};
+enum { NAMES = sizeof names / sizeof names[0] };
+
+static void test_codecs(void) {
+    static const size_t shapes[][2] = {{1, 1},  {1, 2},   {1, 31},   {3, 85},
+                                       {8, 32}, {257, 1}, {1, 4099}, {5, 900}};
+    for (size_t i = 0; i < NAMES; i++) {
+        for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+            check_steps(names[i], shapes[s][0], shapes[s][1]);
+    }
+}
+
+static void test_feedback(void) {
+    static const char *const suffixes[] = {"ef", "ef,residual=bf16", "ef,residual=int8", "ef=loco",
+                                           "ef=loco,residual=int8"};
+    for (size_t i = 0; i < NAMES; i++) {
+        for (size_t s = 0; s < sizeof suffixes / sizeof suffixes[0]; s++) {
+            char text[CODEC_TEXT_MAX];
+            (void)snprintf(text, sizeof text, "%s,%s", names[i], suffixes[s]);
+            check_steps(text, 9, 71);
+            if (s == i % 5) check_steps(text, 60, 69);
+            if (s == 0) check_steps(text, 1, 255);
+        }
+    }
+}
+
+/* ---- replicas */
+
+static void check_replica(uint8_t codec, size_t count) {
+    enum { STEPS = 3 };
+    struct both replica = take(count * sizeof(float));
+    size_t step_bytes = delta_step_bytes(codec, count), bytes = DELTA_HEAD + STEPS * step_bytes;
+    struct both wire = take(bytes);
+    struct codec_cuda *follower = codecs->open(device, count, 1, bytes);
+    float *weights = codec_rig_values(1, 1, count), *host = calloc(count, sizeof *host);
+    float *shard = calloc(count, sizeof *shard);
+    CHECK(follower != NULL && host != NULL && shard != NULL);
+    struct delta_place place = {.version = 1}, from;
+    delta_rebase(weights, shard, count);
+    memcpy(host, shard, count * sizeof *host);
+    memcpy(replica.pinned, shard, count * sizeof *shard);
+    send(&replica);
+    place.check = delta_check(host, count);
+    from = place;
+    for (size_t step = 0; step < STEPS; step++) {
+        for (size_t i = 0; i < count; i++)
+            weights[i] += 0.01F * weights[(i * 7 + step) % count];
+        CHECK(delta_encode_step(codec, weights, shard, count,
+                                (uint8_t *)wire.pinned + DELTA_HEAD + step * step_bytes));
+    }
+    delta_head_put(wire.pinned, &from, delta_check(shard, count), STEPS);
+    const struct codec_cuda_payload payload = {.codec = codec, .wire = wire.pinned, .bytes = bytes};
+    CHECK(codecs->decodes(codec));
+    codecs->follow(follower, &payload, replica.device, count);
+    fetch(&replica);
+    wait();
+    CHECK_INT(delta_apply(codec, wire.pinned, bytes, 1 + STEPS, host, count, &place), STATUS_OK);
+    CHECK(memcmp(replica.pinned, host, count * sizeof *host) == 0);
+    codecs->close(follower);
+    give(&replica);
+    give(&wire);
+    free(weights);
+    free(host);
+    free(shard);
+}
+
+static void test_replicas(void) {
+    static const size_t counts[] = {1, 2, 31, 127, 128, 129, 255, 4099};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        check_replica(CODEC_DELTA_INT8, counts[i]);
+        check_replica(CODEC_DELTA_INT4, counts[i]);
+    }
+}
+
+/* What stays with the host is said so. */
+static void test_refused(void) {
+    static const char *const texts[] = {"powersgd:2", "topk:0.05,global", "terngrad", "natural",
+                                        "int8+zstd"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct codec_spec spec = codec_rig_spec(texts[i]);
+        CHECK(!codecs->encodes(&spec));
+    }
+    CHECK(!codecs->decodes(CODEC_ZSTD));
+    CHECK(!codecs->decodes(CODEC_POWERSGD));
+}
+
+int main(void) {
+    const struct device_backend *backend = rubato_cuda_backend(log_write);
+    if (backend->count() == 0) TEST_SKIP("no CUDA device");
+    CHECK_INT(backend->open(&device, 0), STATUS_OK);
+    codecs = backend->codecs;
+    CHECK(codecs != NULL);
+    TEST_RUN(test_codecs);
+    TEST_RUN(test_feedback);
+    TEST_RUN(test_replicas);
+    TEST_RUN(test_refused);
+    backend->close(device);
+    return 0;
+}

@@ -1,0 +1,22 @@
+/* group_battery.h - what each kind of group must do (kernels/group.h), among threads of a process:
+ * test_group.c for the host, cuda_on_cpu/test_cuda_group.c for NCCL.
+ */
+#ifndef RUBATO_TESTS_GROUP_BATTERY_H
+#define RUBATO_TESTS_GROUP_BATTERY_H
+
+#include "kernels/group.h"
+
+/* Sums and gathers of small whole numbers, exact in any order, against closed forms: odd sizes and
+ * large ones, in place and not, many in a row on the same memory. */
+void group_battery_collectives(const struct group_ops *ops, struct device *const *devices,
+                               int count);
+
+/* The first member, and then the last, gives up instead of calling: the others' waits, and calls
+ * from then on, end. */
+void group_battery_abort(const struct group_ops *ops, struct device *const *devices, int count);
+
+/* The first member, and then the last, does not come: the others' waits end by time, and so does
+ * what it calls later. */
+void group_battery_timeout(const struct group_ops *ops, struct device *const *devices, int count);
+
+#endif

@@ -1,0 +1,266 @@
+#include "worker/model_mirror.h"
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "worker/model_team.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct model_mirror {
+    struct device *device;
+    const struct plan *plan;
+    const float *source;       /* weights of the host */
+    float *weights, *gradient; /* the device's; this is its memory */
+    int32_t *batch;            /* [2, rows_most] the device's: tokens, then targets */
+    int32_t *staged;           /* pinned, of the same size */
+    float *losses;             /* [rows_most] pinned */
+    int64_t rows_most;
+    struct device_event *place; /* between queues: each wait is queued at once */
+    struct model_team *team;    /* or NULL */
+    int rank;
+    float *tail; /* [1] the device's: a value that is left when a tensor is in parts */
+    /* The gradient's tensors that were sent in this pass. */
+    uint64_t *sent;                /* [tensor_count] */
+    struct device_event **arrived; /* [tensor_count] */
+    uint64_t sent_count, come_count, told_count;
+};
+
+static uint64_t count_of(const struct plan *plan, uint64_t tensor) {
+    const struct tensor *shape = &plan->tensors[tensor];
+    return shape->shape[0] * (shape->dims == 1 ? 1 : shape->shape[1]);
+}
+
+static enum status take_memory(struct model_mirror *mirror, bool training) {
+    struct device *device = mirror->device;
+    size_t vector = (size_t)mirror->plan->value_count * sizeof(float);
+    size_t rows = (size_t)mirror->rows_most;
+    size_t behind = GROUP_MAX * sizeof(float); /* the last tensor's end is summed with these */
+    mirror->weights = device_take(device, vector);
+    mirror->batch = device_take(device, 2 * rows * sizeof(int32_t));
+    mirror->staged = device_take_pinned(device, 2 * rows * sizeof(int32_t));
+    mirror->losses = device_take_pinned(device, rows * sizeof(float));
+    if (training) mirror->gradient = device_take(device, vector + behind);
+    if (training) mirror->tail = device_take(device, sizeof(float));
+    bool taken = mirror->weights != NULL && mirror->batch != NULL && mirror->staged != NULL &&
+                 mirror->losses != NULL &&
+                 (!training || (mirror->gradient != NULL && mirror->tail != NULL));
+    return taken ? STATUS_OK : STATUS_MEMORY;
+}
+
+enum status mirror_open(struct model_mirror **mirror, struct device *device,
+                        const struct plan *plan, const struct model_options *options) {
+    struct model_mirror *made = memory_zeroed(1, sizeof(*made));
+    *made = (struct model_mirror){.device = device,
+                                  .plan = plan,
+                                  .rows_most = options->B * options->T,
+                                  .team = options->team,
+                                  .rank = options->rank};
+    if (take_memory(made, options->training) != STATUS_OK) {
+        mirror_close(made);
+        return STATUS_MEMORY;
+    }
+    made->place = device_event_open(device);
+    made->sent = memory_zeroed((size_t)plan->tensor_count, sizeof(*made->sent));
+    made->arrived = memory_zeroed((size_t)plan->tensor_count, sizeof(struct device_event *));
+    for (uint64_t i = 0; i < plan->tensor_count; i++)
+        made->arrived[i] = device_event_open(device);
+    *mirror = made;
+    return STATUS_OK;
+}
+
+void mirror_close(struct model_mirror *mirror) {
+    if (mirror == NULL) return;
+    struct device *device = mirror->device;
+    (void)mirror_settle(mirror); /* who fails is idle, too */
+    device_event_close(device, mirror->place);
+    for (uint64_t i = 0; mirror->arrived != NULL && i < mirror->plan->tensor_count; i++)
+        device_event_close(device, mirror->arrived[i]);
+    device_give(device, mirror->weights);
+    device_give(device, mirror->gradient);
+    device_give(device, mirror->tail);
+    device_give(device, mirror->batch);
+    device_give_pinned(device, mirror->staged);
+    device_give_pinned(device, mirror->losses);
+    free(mirror->arrived);
+    free(mirror->sent);
+    free(mirror);
+}
+
+const float *mirror_weights(const struct model_mirror *mirror) {
+    return mirror->weights;
+}
+
+float *mirror_gradient(const struct model_mirror *mirror) {
+    return mirror->gradient;
+}
+
+const int32_t *mirror_tokens(const struct model_mirror *mirror) {
+    return mirror->batch;
+}
+
+const int32_t *mirror_targets(const struct model_mirror *mirror) {
+    return mirror->batch + mirror->rows_most;
+}
+
+/* What is queued on `queue` from now on waits for all that is on `other` now. */
+static void follow(struct model_mirror *mirror, enum device_queue queue, enum device_queue other) {
+    device_event_record(mirror->device, mirror->place, other);
+    device_event_wait(mirror->device, queue, mirror->place);
+}
+
+void mirror_expect(struct model_mirror *mirror, const float *weights) {
+    mirror->source = weights;
+    follow(mirror, DEVICE_COPY_IN, DEVICE_COMPUTE);
+}
+
+static void copy_weights(struct model_mirror *mirror, uint64_t at, uint64_t count) {
+    if (count > 0)
+        device_copy(mirror->device, DEVICE_COPY_IN, mirror->weights + at, mirror->source + at,
+                    (size_t)count * sizeof(float), DEVICE_TO);
+}
+
+static void load_values(struct model_mirror *mirror, uint64_t at, uint64_t count) {
+    uint64_t members = mirror->team != NULL ? (uint64_t)team_members(mirror->team) : 1;
+    uint64_t part = members > 1 ? count / members : 0;
+    if (part > 0) {
+        uint64_t own = at + (uint64_t)mirror->rank * part;
+        copy_weights(mirror, own, part);
+        group_gather(team_group(mirror->team), mirror->rank, DEVICE_COPY_IN, mirror->weights + own,
+                     mirror->weights + at, (size_t)part * sizeof(float));
+    }
+    copy_weights(mirror, at + part * members, count - part * members);
+}
+
+/* A plan keeps a layer's matrices side by side, and its vectors: one copy for each. */
+void mirror_load(struct model_mirror *mirror, uint64_t first, uint64_t count) {
+    const struct plan *plan = mirror->plan;
+    uint64_t at = 0, values = 0;
+    for (uint32_t dims = 1; dims <= 2; dims++) {
+        for (uint64_t tensor = first; tensor < first + count; tensor++) {
+            if (plan->tensors[tensor].dims != dims) continue;
+            if (plan->offsets[tensor] != at + values) {
+                load_values(mirror, at, values);
+                at = plan->offsets[tensor];
+                values = 0;
+            }
+            values += count_of(plan, tensor);
+        }
+    }
+    load_values(mirror, at, values);
+    follow(mirror, DEVICE_COMPUTE, DEVICE_COPY_IN);
+}
+
+void mirror_batch(struct model_mirror *mirror, const int32_t *tokens, const int32_t *targets,
+                  int64_t rows) {
+    size_t bytes = (size_t)rows * sizeof(*tokens);
+    ASSERT_OP(rows, <=, mirror->rows_most);
+    memcpy(mirror->staged, tokens, bytes);
+    memcpy(mirror->staged + mirror->rows_most, targets, bytes);
+    device_copy(mirror->device, DEVICE_COMPUTE, mirror->batch, mirror->staged, bytes, DEVICE_TO);
+    device_copy(mirror->device, DEVICE_COMPUTE, mirror->batch + mirror->rows_most,
+                mirror->staged + mirror->rows_most, bytes, DEVICE_TO);
+}
+
+/* Of collectives that are done. */
+static enum status team_status(const struct model_mirror *mirror) {
+    if (mirror->team == NULL) return STATUS_OK;
+    return group_sync(team_group(mirror->team), mirror->rank, mirror->place);
+}
+
+const float *mirror_losses(struct model_mirror *mirror, const float *losses, int64_t rows) {
+    device_copy(mirror->device, DEVICE_COMPUTE, mirror->losses, losses,
+                (size_t)rows * sizeof(*losses), DEVICE_FROM);
+    enum status status = device_wait(mirror->device, DEVICE_COMPUTE);
+    if (status == STATUS_OK) status = team_status(mirror);
+    return status == STATUS_OK ? mirror->losses : NULL;
+}
+
+enum status mirror_settle(struct model_mirror *mirror) {
+    static const enum device_queue queues[] = {DEVICE_COPY_IN, DEVICE_COMPUTE, DEVICE_COPY_OUT};
+    enum status first = STATUS_OK;
+    for (size_t i = 0; i < sizeof(queues) / sizeof(queues[0]); i++) {
+        enum status status = device_wait(mirror->device, queues[i]);
+        if (first == STATUS_OK) first = status;
+    }
+    if (first == STATUS_OK) first = team_status(mirror);
+    return first;
+}
+
+static void copy_gradient(struct model_mirror *mirror, float *values, const float *from,
+                          uint64_t count) {
+    device_copy(mirror->device, DEVICE_COPY_OUT, values, from, (size_t)count * sizeof(*values),
+                DEVICE_FROM);
+}
+
+/* This member's part of the team's sum -> its place in values [count]. What is left when all have
+ * as much goes to the first members, a value each; behind it others' gradients are summed, too,
+ * which is in vain and does no harm. */
+static void send_part(struct model_mirror *mirror, float *gradient, uint64_t count, float *values) {
+    struct group *group = team_group(mirror->team);
+    uint64_t members = (uint64_t)team_members(mirror->team), rank = (uint64_t)mirror->rank;
+    uint64_t part = count / members, left = count % members, first = rank * part;
+    if (part > 0) {
+        group_sum_scatter(group, mirror->rank, DEVICE_COPY_OUT, gradient, gradient + first,
+                          (int64_t)part);
+        copy_gradient(mirror, values + first, gradient + first, part);
+    }
+    if (left > 0) {
+        group_sum_scatter(group, mirror->rank, DEVICE_COPY_OUT, gradient + part * members,
+                          mirror->tail, 1);
+        if (rank < left) copy_gradient(mirror, values + part * members + rank, mirror->tail, 1);
+    }
+}
+
+void mirror_send(struct model_mirror *mirror, uint64_t tensor, float *values) {
+    uint64_t at = mirror->plan->offsets[tensor], count = count_of(mirror->plan, tensor);
+    ASSERT_OP(mirror->sent_count, <, mirror->plan->tensor_count);
+    follow(mirror, DEVICE_COPY_OUT, DEVICE_COMPUTE);
+    if (mirror->team != NULL) {
+        send_part(mirror, mirror->gradient + at, count, values + at);
+    } else {
+        copy_gradient(mirror, values + at, mirror->gradient + at, count);
+    }
+    device_event_record(mirror->device, mirror->arrived[mirror->sent_count], DEVICE_COPY_OUT);
+    mirror->sent[mirror->sent_count++] = tensor;
+}
+
+/* Whether this member's copy of the next tensor is done: OK, AGAIN, or what failed. */
+static enum status next_came(struct model_mirror *mirror, bool waits) {
+    const struct device_event *event = mirror->arrived[mirror->come_count];
+    if (!waits) return device_done(mirror->device, event);
+    if (mirror->team != NULL) return group_sync(team_group(mirror->team), mirror->rank, event);
+    return device_sync(mirror->device, event);
+}
+
+/* Own copies that are done; in a team the others hear of them. */
+static enum status take_copies(struct model_mirror *mirror, bool all) {
+    while (mirror->come_count < mirror->sent_count) {
+        TRY(next_came(mirror, all));
+        if (mirror->team != NULL) team_part(mirror->team, mirror->sent[mirror->come_count]);
+        mirror->come_count++;
+    }
+    return STATUS_OK;
+}
+
+/* Whether a tensor that came here has come to all members. */
+static enum status came_to_all(const struct model_mirror *mirror, uint64_t tensor, bool waits) {
+    if (mirror->team == NULL || mirror->rank > 0) return STATUS_OK;
+    return waits ? team_wait_parts(mirror->team, tensor) : team_parts(mirror->team, tensor);
+}
+
+enum status mirror_tell(struct model_mirror *mirror, bool all, model_ready_fn *ready,
+                        void *context) {
+    enum status status = take_copies(mirror, all), told = STATUS_OK;
+    while (mirror->told_count < mirror->come_count && told == STATUS_OK) {
+        uint64_t tensor = mirror->sent[mirror->told_count];
+        told = came_to_all(mirror, tensor, all && status == STATUS_OK);
+        if (told != STATUS_OK) break;
+        if (ready != NULL) ready(context, tensor);
+        mirror->told_count++;
+    }
+    if (status == STATUS_OK || status == STATUS_AGAIN) status = told == STATUS_OK ? status : told;
+    if (all) mirror->sent_count = mirror->come_count = mirror->told_count = 0;
+    if (all && status != STATUS_OK) (void)mirror_settle(mirror);
+    return status == STATUS_AGAIN ? STATUS_OK : status;
+}

@@ -1,0 +1,47 @@
+/* model_team.h - what the models of a node share while they make a pass together (node.h). For
+ * worker/model*.c and node.c.
+ *
+ * Each model has some of the batch's sequences, and all the weights on its device. Weights come in
+ * parts: each member takes its part of a tensor from the host, and the group gathers the rest. A
+ * tensor's gradient is summed by the group such that each member has a part of the sum, which it
+ * brings to the host; when the last part is there, member 0 announces the tensor.
+ * Members 1.. follow member 0 past the gate (struct model_gate), which it alone may ask.
+ * Functions may be called by any member's thread, except where they say so.
+ */
+#ifndef RUBATO_WORKER_MODEL_TEAM_H
+#define RUBATO_WORKER_MODEL_TEAM_H
+
+#include "base/status.h"
+#include "kernels/group.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct model_team;
+
+/* The group, which must outlive it, and the plan's tensors. */
+struct model_team *team_open(struct group *group, uint64_t tensor_count);
+void team_close(struct model_team *team); /* harmless on NULL */
+
+struct group *team_group(const struct model_team *team);
+int team_members(const struct model_team *team);
+
+/* Before a pass, while no member is in one. */
+void team_begin(struct model_team *team);
+
+/* The pass will not be completed: all waits end. */
+void team_fail(struct model_team *team);
+
+/* A member's part of the tensor's gradient is on the host. */
+void team_part(struct model_team *team, uint64_t tensor);
+
+/* Whether all parts are: OK, AGAIN; PEER_LOST: the pass has failed. team_wait_parts() waits. */
+enum status team_parts(struct model_team *team, uint64_t tensor) WARN_UNUSED;
+enum status team_wait_parts(struct model_team *team, uint64_t tensor) WARN_UNUSED;
+
+/* Member 0 is past one more gate of the pass; another member waits until it is past `count`. False:
+ * it will not be. */
+void team_pass_gate(struct model_team *team);
+bool team_follow_gate(struct model_team *team, uint64_t count);
+
+#endif

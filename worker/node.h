@@ -1,0 +1,56 @@
+/* node.h - the devices of a worker, which train as one: data parallelism within a process.
+ *
+ * Each device has a model (model.h) of its own, and all but the first a thread; the caller's thread
+ * drives the first one. A batch's sequences are shared out in order, as many to each; the sum of
+ * gradients is that of the batch on one device, in rank order on the host (kernels/group.h). So a
+ * worker with two devices computes, to the bit, what two workers with half its batch do together.
+ * The interface is a model's: weights and gradient are the caller's, on the host, and `ready` is
+ * called on its thread. With one device a node is that device's model and nothing else.
+ * Nobody is stuck: when a device fails, a member is not there within NODE_TIMEOUT_MS, or the
+ * caller's gate says that weights will not come, the pass ends on all of them.
+ */
+#ifndef RUBATO_WORKER_NODE_H
+#define RUBATO_WORKER_NODE_H
+
+#include "kernels/group.h"
+#include "worker/model.h"
+
+#define NODE_TIMEOUT_MS 60000
+
+struct node;
+
+/* The devices that --device names: opened -> devices [GROUP_MAX], how many -> count. Several need
+ * not be alike, but of one kind. DEVICE, logged, and none is open. */
+enum status node_open_devices(const struct group_devices *named, struct device **devices,
+                              int *count) WARN_UNUSED;
+void node_close_devices(struct device *const *devices, int count);
+
+/* Can so many devices share batches of B sequences? INVALID: not evenly; logged. */
+enum status node_check_batch(int count, int64_t B) WARN_UNUSED;
+
+/* As model_open, of options whose batch is that of all devices together and whose device is not
+ * looked at. On the host the kernels' threads of the caller are shared out, too. MEMORY, DEVICE,
+ * UNSUPPORTED; logged. */
+enum status node_open(struct node **node, const struct model_shape *shape, const struct plan *plan,
+                      const struct model_options *options, struct device *const *devices,
+                      int count) WARN_UNUSED;
+
+/* Harmless on NULL. */
+void node_close(struct node *node);
+
+/* OK, or why nothing that was computed since is worth anything, logged. */
+enum status node_status(const struct node *node) WARN_UNUSED;
+
+/* A model on the host that has no part in the node's passes, for model_decode; NULL: there is
+ * none. */
+struct model *node_host_model(struct node *node);
+
+/* As model_set_weights, model_expect_weights, model_forward and model_backward. */
+void node_set_weights(struct node *node, const float *weights);
+void node_expect_weights(struct node *node, const float *weights, const struct model_gate *gate);
+float node_forward(struct node *node, const struct model_batch *batch,
+                   const struct model_gradient *gradient);
+void node_backward(struct node *node, const struct model_batch *batch,
+                   const struct model_gradient *gradient, model_ready_fn *ready, void *context);
+
+#endif
