@@ -10,7 +10,8 @@ struct attention_shape model_attention(const struct model *model) {
                                     .T = model->now.T,
                                     .heads = model->shape.heads,
                                     .kv_heads = model->shape.kv_heads,
-                                    .head_size = model->shape.channels / model->shape.heads};
+                                    .head_size = model->shape.channels / model->shape.heads,
+                                    .bf16 = model->options.type == COMPUTE_BF16};
 }
 
 static struct dropout dropout_of(const struct model *model, int64_t l, enum dropout_site site) {
