@@ -171,9 +171,12 @@ static enum status team_status(const struct model_mirror *mirror) {
 const float *mirror_losses(struct model_mirror *mirror, const float *losses, int64_t rows) {
     device_copy(mirror->device, DEVICE_COMPUTE, mirror->losses, losses,
                 (size_t)rows * sizeof(*losses), DEVICE_FROM);
-    enum status status = device_wait(mirror->device, DEVICE_COMPUTE);
-    if (status == STATUS_OK) status = team_status(mirror);
-    return status == STATUS_OK ? mirror->losses : NULL;
+    if (mirror->team == NULL) {
+        return device_wait(mirror->device, DEVICE_COMPUTE) == STATUS_OK ? mirror->losses : NULL;
+    }
+    /* The group watches this wait: it may be behind a gather that another member never makes. */
+    device_event_record(mirror->device, mirror->place, DEVICE_COMPUTE);
+    return team_status(mirror) == STATUS_OK ? mirror->losses : NULL;
 }
 
 enum status mirror_settle(struct model_mirror *mirror) {

@@ -203,6 +203,11 @@ static void write_metrics(struct report *report, const struct report_step *step,
         json_int(&json, "device_bytes", (int64_t)step->device_bytes);
         json_int(&json, "device_bytes_most", (int64_t)step->device_bytes_most);
     }
+    if (step->reading.memory_total > 0) {
+        json_int(&json, "device_memory_used", (int64_t)step->reading.memory_used);
+        json_int(&json, "device_utilisation", step->reading.utilisation);
+        json_int(&json, "device_celsius", step->reading.temperature);
+    }
     report->before = *now;
     if (json_end(&json, &bytes) == STATUS_OK) {
         (void)fprintf(report->metrics, "%s\n", text);

@@ -9,6 +9,7 @@
 #ifndef RUBATO_WORKER_REPORT_H
 #define RUBATO_WORKER_REPORT_H
 
+#include "kernels/device.h"
 #include "proto/job.h"
 #include "worker/exchange.h"
 
@@ -34,6 +35,7 @@ struct report_step {
     struct exchange_counters counters; /* since the start */
     uint64_t device_bytes;             /* taken of the device's memory now, and at most; */
     uint64_t device_bytes_most;        /* 0 on the host */
+    struct device_reading reading;     /* of a device; memory_total 0: nothing is told */
 };
 
 struct report {

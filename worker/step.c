@@ -17,6 +17,9 @@ enum { WARM_STEPS = 3 };
 
 #define SLOW_SLICE_NS (10 * CLOCK_MS)
 
+/* Asking a GPU's driver takes some ms. */
+#define WATCH_NS CLOCK_S
+
 static bool by_version(const struct trainer *trainer) {
     return cadence_by_version(&trainer->discipline, trainer->job->workers);
 }
@@ -86,12 +89,29 @@ bool step_validates(const struct trainer *trainer) {
            place / job->eval_every > trainer->validated / job->eval_every;
 }
 
-/* The answer to the step's report has come. */
-static void write_line(struct trainer *trainer, struct report_step *step) {
+/* What the first device is at. */
+static void watch_device(struct trainer *trainer, struct report_step *step) {
+    struct device *device = trainer->config.devices[0];
     struct device_memory memory;
-    device_memory(trainer->config.devices[0], &memory);
+    int64_t now_ns = clock_now_ns();
+    if (device_is_host(device)) {
+        return;
+    }
+    device_memory(device, &memory);
     step->device_bytes = memory.used;
     step->device_bytes_most = memory.most;
+    if (now_ns - trainer->watched_ns >= WATCH_NS) {
+        trainer->watched_ns = now_ns;
+        if (!device_watch(device, &trainer->reading)) {
+            trainer->reading.memory_total = 0;
+        }
+    }
+    step->reading = trainer->reading;
+}
+
+/* The answer to the step's report has come. */
+static void write_line(struct trainer *trainer, struct report_step *step) {
+    watch_device(trainer, step);
     step->counters = trainer->counters;
     step->round = (int64_t)trainer->version;
     step->job_tokens = tokens_of_all(trainer);
