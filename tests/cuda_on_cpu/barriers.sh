@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Deletes each barrier (__syncthreads, __syncwarp) of the CUDA kernels, one at a time and in a copy
 # of the sources, and says which deletion no test notices: such a barrier is redundant, or lacks a
-# test. Takes a minute or so a barrier; README.md has the last result.
+# test (which is then to be written, or the barrier deleted). Takes a minute or so a barrier.
 #
 #   barriers.sh [FOLDER [FILE...]]     FOLDER for the copy and its build; FILE: of these alone
 set -euo pipefail
