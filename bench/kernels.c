@@ -429,7 +429,7 @@ static void print_line(FILE *file, const struct rig *rig, const struct timed *ti
 }
 
 static enum status print(const struct rig *rig, struct timed *list, size_t count) {
-    double rates[TIMED_MAX];
+    double rates[TIMED_MAX] = {0};
     FILE *json = NULL;
     if (rig->bench->json[0] != 0 && (json = fopen(rig->bench->json, "a")) == NULL) {
         log_error("--json %s cannot be written", rig->bench->json);

@@ -12,9 +12,10 @@ int64_t attention_cuda_scratch(const struct attention_shape *shape) {
     return shape->B * shape->heads * shape->T;
 }
 
-/* NOLINTNEXTLINE(readability-non-const-parameter): as struct compute_ops has it */
+/* As struct compute_ops has it. NOLINTBEGIN(readability-non-const-parameter) */
 void attention_cuda_forward(struct device *device, const struct attention_shape *shape,
                             const float *qkv, float *lse, float *y, float *scratch) {
+    /* NOLINTEND(readability-non-const-parameter) */
     (void)scratch;
     cudaStream_t stream = device_cuda_stream(device);
     int error = on_tensor_cores(shape) ? flash_bf16_cuda_forward(shape, qkv, lse, y, stream)
