@@ -82,7 +82,8 @@ static __device__ __forceinline__ float online_softmax(const flash_layout &layou
 }
 
 // The row of a strip that each value of an accumulator is of, 4 bits for each: how values lie in a
-// fragment is the chip's own, but the same for all accumulators. `scores` is overwritten.
+// fragment is the chip's own, but the same for all accumulators. `scores` is overwritten,
+// and the lanes must meet before it is again.
 template <class G> static __device__ __forceinline__ uint32_t accumulator_rows(float *scores) {
     const int row = lane_of_thread() / 2;
     for (int n = 0; n < 8; n++)
@@ -94,7 +95,6 @@ template <class G> static __device__ __forceinline__ uint32_t accumulator_rows(f
 #pragma unroll
     for (int n = 0; n < HELD; n++)
         rows |= (uint32_t)numbers.x[n] << (4 * n);
-    __syncwarp(0xffffffffU);
     return rows;
 }
 
