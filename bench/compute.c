@@ -62,7 +62,7 @@ static bool check_device(const char *text, char *why, size_t why_bytes) {
     enum device_kind kind;
     int index;
     snprintf(why, why_bytes, "cpu, cuda, cuda:N");
-    return device_parse(text, &kind, &index);
+    return device_name_parse(text, &kind, &index);
 }
 
 #define AT(field) offsetof(struct bench, field)
@@ -289,7 +289,7 @@ static enum status write_json(const struct bench *bench, const struct training *
 static enum status open_device(const struct bench *bench, struct device **device) {
     enum device_kind kind = DEVICE_CPU;
     int index = 0;
-    (void)device_parse(bench->device, &kind, &index); /* it was checked */
+    (void)device_name_parse(bench->device, &kind, &index); /* it was checked */
     return device_open(device, kind, index);
 }
 

@@ -42,7 +42,7 @@ static bool check_device(const char *text, char *why, size_t why_bytes) {
     enum device_kind kind;
     int index;
     snprintf(why, why_bytes, "cpu, cuda, cuda:N");
-    return device_parse(text, &kind, &index);
+    return device_name_parse(text, &kind, &index);
 }
 
 #define AT(field) offsetof(struct bench, field)
@@ -465,7 +465,7 @@ static enum status run(const struct bench *bench) {
                   bench->heads, bench->channels);
         return STATUS_INVALID;
     }
-    (void)device_parse(bench->device, &kind, &index); /* it was checked */
+    (void)device_name_parse(bench->device, &kind, &index); /* it was checked */
     TRY(device_open(&device, kind, index));
     enum status status = open_rig(&rig, bench, device);
     if (status == STATUS_OK) {

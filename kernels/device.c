@@ -74,50 +74,24 @@ static const struct device_backend *find_cpu(void) {
     return &device_cpu;
 }
 
-/* The library stays loaded: what it made may be in use until the process ends. */
-static const struct {
-    const char *name;
-    const struct device_backend *(*find)(void); /* NULL where the kind is not here, logged */
-} kinds[DEVICE_KINDS] = {[DEVICE_CPU] = {"cpu", find_cpu}, [DEVICE_CUDA] = {"cuda", find_cuda}};
-
-/* A whole number 0..9999; what is behind it must be the end. */
-static bool parse_index(const char *text, int *index) {
-    int number = 0;
-    if (*text == 0 || strlen(text) > 4) return false;
-    for (; *text != 0; text++) {
-        if (*text < '0' || *text > '9') return false;
-        number = number * 10 + (*text - '0');
-    }
-    *index = number;
-    return true;
-}
-
-bool device_parse(const char *text, enum device_kind *kind, int *index) {
-    for (int k = 0; k < DEVICE_KINDS; k++) {
-        size_t length = strlen(kinds[k].name);
-        int number = 0;
-        if (strncmp(text, kinds[k].name, length) != 0) continue;
-        if (text[length] != 0 && (text[length] != ':' || !parse_index(text + length + 1, &number)))
-            continue;
-        *kind = (enum device_kind)k;
-        *index = number;
-        return true;
-    }
-    return false;
-}
+/* The library stays loaded: what it made may be in use until the process ends. NULL where the kind
+ * is not here, logged. */
+static const struct device_backend *(*const find[DEVICE_KINDS])(void) = {
+    [DEVICE_CPU] = find_cpu, [DEVICE_CUDA] = find_cuda};
 
 int device_count(enum device_kind kind) {
-    const struct device_backend *backend = kinds[kind].find();
+    const struct device_backend *backend = find[kind]();
     return backend != NULL ? backend->count() : 0;
 }
 
 enum status device_open(struct device **device, enum device_kind kind, int index) {
-    const struct device_backend *backend = kinds[kind].find();
+    const struct device_backend *backend = find[kind]();
+    const char *name = device_kind_name(kind);
     int count = backend != NULL ? backend->count() : 0;
     if (count == 0) return STATUS_DEVICE;
     if (index < 0 || index >= count) {
-        log_error("there is no %s:%d: this machine has %d, from %s:0 to %s:%d", kinds[kind].name,
-                  index, count, kinds[kind].name, kinds[kind].name, count - 1);
+        log_error("there is no %s:%d: this machine has %d, from %s:0 to %s:%d", name, index, count,
+                  name, name, count - 1);
         return STATUS_DEVICE;
     }
     return backend->open(device, index);

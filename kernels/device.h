@@ -15,6 +15,7 @@
 #ifndef RUBATO_KERNELS_DEVICE_H
 #define RUBATO_KERNELS_DEVICE_H
 
+#include "base/device_name.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -24,8 +25,6 @@
 struct codec_cuda_ops;
 struct compute_ops;
 struct group_ops;
-
-enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_KINDS };
 
 enum device_queue {
     DEVICE_COMPUTE,  /* the model's operations */
@@ -96,9 +95,6 @@ struct device {
     int index;
     char name[96]; /* "NVIDIA H200", "cpu" */
 };
-
-/* "cpu" or "cuda", and behind a colon the number of one: "cuda:1". False: it is none of these. */
-bool device_parse(const char *text, enum device_kind *kind, int *index);
 
 /* Usable devices of a kind; 0 with the reason logged: CUDA's library, its runtime or a driver is
  * not here. */

@@ -24,18 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { GROUP_MAX = 16 };
-
-struct group_devices {
-    enum device_kind kind;
-    int count;              /* 0: all that there are, up to GROUP_MAX */
-    int indices[GROUP_MAX]; /* on the host all 0 */
-};
-
-/* "cpu" or "cuda": one device. "cpu:3": three members on the host. "cuda:0,2": these devices;
- * "cuda:all": all of them.
- * False: it is none of these, a device is named twice, or there are more than GROUP_MAX. */
-bool group_parse(const char *text, struct group_devices *devices);
+enum { GROUP_MAX = DEVICE_NAMES_MAX };
 
 struct group;
 

@@ -100,7 +100,7 @@ struct job {
     char val_data[OPTION_TEXT_MAX];
     int64_t eval_every, eval_batches;
     int64_t threads;                 /* 0: all cores of the process */
-    char device[OPTION_TEXT_MAX];    /* cpu | cuda | cuda:N: kernels/device.h */
+    char device[OPTION_TEXT_MAX];    /* what computes: base/device_name.h */
     char compute[OPTION_TEXT_MAX];   /* auto | f32 | bf16 */
     char recompute[OPTION_TEXT_MAX]; /* none | attention | every:N */
     bool forward_overlap;            /* a step starts while weights of the last round still come */

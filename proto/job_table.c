@@ -1,4 +1,5 @@
 /* job_table.c - the one table of all options, and what their texts may be. */
+#include "base/device_name.h"
 #include "base/log.h"
 #include "proto/codec_spec.h"
 #include "proto/discipline.h"
@@ -55,39 +56,12 @@ CHOICE(check_schedule, "cosine, linear, wsd, constant")
 CHOICE(check_lr_scale, "none, sqrt, linear")
 CHOICE(check_compute, "auto, f32, bf16")
 
-enum { DEVICES_MAX = 16 }; /* kernels/group.h's GROUP_MAX */
-
-/* Numbers below 10000 with commas between them, none twice. */
-static bool is_device_list(const char *text) {
-    int64_t numbers[DEVICES_MAX];
-    for (int count = 0; count < DEVICES_MAX; count++) {
-        char word[8];
-        size_t length = strcspn(text, ",");
-        if (length >= sizeof word) return false;
-        memcpy(word, text, length);
-        word[length] = 0;
-        if (!number_of(word, 9999, &numbers[count])) return false;
-        for (int i = 0; i < count; i++) {
-            if (numbers[i] == numbers[count]) return false;
-        }
-        if (text[length] == 0) return true;
-        text += length + 1;
-    }
-    return false;
-}
-
 /* Whether they are there is seen where they are opened. */
 static bool check_device(const char *text, char *why, size_t why_bytes) {
-    static const char allowed[] = "cpu, cuda, cuda:N, cuda:N,M,... (up to 16), cuda:all, or cpu:N";
-    size_t length = strcspn(text, ":");
-    const char *which = text[length] != 0 ? text + length + 1 : NULL;
-    bool cuda = length == 4 && strncmp(text, "cuda", length) == 0;
-    bool cpu = length == 3 && strncmp(text, "cpu", length) == 0;
-    int64_t members = 0;
-    (void)snprintf(why, why_bytes, "%s", allowed);
-    if (which == NULL) return cuda || cpu;
-    if (cuda) return strcmp(which, "all") == 0 || is_device_list(which);
-    return cpu && number_of(which, DEVICES_MAX, &members) && members >= 1;
+    struct device_names names;
+    (void)snprintf(why, why_bytes, "cpu, cuda, cuda:N, cuda:N,M,... (up to %d), cuda:all, or cpu:N",
+                   DEVICE_NAMES_MAX);
+    return device_names_parse(text, &names);
 }
 
 CHOICE(check_residual, "f32, bf16, int8")

@@ -24,7 +24,7 @@ static void test_parse(void) {
     } cases[] = {
         {"cpu", DEVICE_CPU, 0},         {"cuda", DEVICE_CUDA, 0},
         {"cuda:0", DEVICE_CUDA, 0},     {"cuda:12", DEVICE_CUDA, 12},
-        {"cpu:0", DEVICE_CPU, 0},       {"", DEVICE_CPU, -1},
+        {"cpu:0", DEVICE_CPU, -1},      {"", DEVICE_CPU, -1},
         {"cuda:", DEVICE_CPU, -1},      {"cuda:-1", DEVICE_CPU, -1},
         {"cuda:1x", DEVICE_CPU, -1},    {"cuda1", DEVICE_CPU, -1},
         {"CUDA", DEVICE_CPU, -1},       {"gpu", DEVICE_CPU, -1},
@@ -35,7 +35,7 @@ static void test_parse(void) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         enum device_kind kind = DEVICE_KINDS;
         int index = -7;
-        bool is_device = device_parse(cases[i].text, &kind, &index);
+        bool is_device = device_name_parse(cases[i].text, &kind, &index);
         if (is_device != (cases[i].index >= 0)) fprintf(stderr, "\"%s\"\n", cases[i].text);
         CHECK(is_device == (cases[i].index >= 0));
         CHECK_INT(kind, is_device ? cases[i].kind : DEVICE_KINDS);

@@ -89,9 +89,9 @@ static void rank_order(void) {
 /* ---- names */
 
 static void check_parse(const char *text, enum device_kind kind, int count, const int *indices) {
-    struct group_devices devices;
+    struct device_names devices;
     memset(&devices, 0xff, sizeof devices);
-    CHECK(group_parse(text, &devices));
+    CHECK(device_names_parse(text, &devices));
     CHECK_INT(devices.kind, kind);
     CHECK_INT(devices.count, count);
     for (int i = 0; i < count; i++)
@@ -127,9 +127,9 @@ static void names(void) {
     check_parse("cuda:3", DEVICE_CUDA, 1, (const int[]){3});
     check_parse("cuda:2,0,11", DEVICE_CUDA, 3, (const int[]){2, 0, 11});
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct group_devices devices;
-        if (group_parse(bad[i], &devices)) fprintf(stderr, "taken: %s\n", bad[i]);
-        CHECK(!group_parse(bad[i], &devices));
+        struct device_names devices;
+        if (device_names_parse(bad[i], &devices)) fprintf(stderr, "taken: %s\n", bad[i]);
+        CHECK(!device_names_parse(bad[i], &devices));
     }
 }
 

@@ -82,9 +82,8 @@ struct model_options {
     int64_t recompute_every; /* N >= 1 of MODEL_RECOMPUTE_EVERY */
     float dropout;           /* 0 <= p < 1: of training passes; 0 costs nothing */
     struct device *device;   /* what computes, open until the model is closed; NULL: the host */
-    struct model_team
-        *team; /* of a node's models (node.h), which make each pass together, or NULL */
-    int rank;  /* in the team */
+    struct model_team *team; /* whose models make each pass together (node.h), or NULL */
+    int rank;                /* in the team */
 };
 
 struct model; /* activations, and where the tensors are */
@@ -101,7 +100,8 @@ void model_close(struct model *model);
  * Allocates nothing. */
 uint64_t model_bytes(const struct model_shape *shape, const struct model_options *options);
 
-/* OK, or DEVICE, logged: the device failed; what was computed since is worth nothing. */
+/* OK; DEVICE: the device failed; TIMEOUT, PEER_LOST: the team did (kernels/group.h). Logged: what
+ * was computed since is worth nothing. */
 enum status model_status(const struct model *model) WARN_UNUSED;
 
 /* Before the first pass, and after every change of weights [value_count], which the model goes on

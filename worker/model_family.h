@@ -120,8 +120,8 @@ struct model {
     const struct plan *plan;
     struct model_options options;
     struct device *device;       /* all arrays below are on it */
-    struct model_mirror *mirror; /* NULL on the host */
-    enum status status;          /* DEVICE: it failed */
+    struct model_mirror *mirror; /* NULL on the host, without a team */
+    enum status status;          /* as model_status() */
     const float *weights;        /* where they are read; NULL before model_set_weights */
     struct model_gate gate;      /* of the next pass; `wait` is NULL when all weights are there */
     bool loads;                  /* the next pass loads the weights, layer by layer */

@@ -50,7 +50,7 @@ struct node {
 
 /* ---- devices ---- */
 
-enum status node_open_devices(const struct group_devices *named, struct device **devices,
+enum status node_open_devices(const struct device_names *named, struct device **devices,
                               int *count) {
     int wanted = named->count > 0 ? named->count : device_count(named->kind);
     *count = 0;

@@ -21,7 +21,7 @@ struct node;
 
 /* The devices that --device names: opened -> devices [GROUP_MAX], how many -> count. Several need
  * not be alike, but of one kind. DEVICE, logged, and none is open. */
-enum status node_open_devices(const struct group_devices *named, struct device **devices,
+enum status node_open_devices(const struct device_names *named, struct device **devices,
                               int *count) WARN_UNUSED;
 void node_close_devices(struct device *const *devices, int count);
 

@@ -116,9 +116,9 @@ static int open_data(struct worker *worker) {
 
 /* What computes. A --device that is not here is the user's to change. Returns an exit code. */
 static int open_devices(struct worker *worker) {
-    struct group_devices named;
+    struct device_names named;
     struct device_memory memory;
-    ASSERT(group_parse(worker->job.device, &named));
+    ASSERT(device_names_parse(worker->job.device, &named));
     enum status status = node_open_devices(&named, worker->devices, &worker->device_count);
     if (status != STATUS_OK) {
         return status == STATUS_DEVICE ? EXIT_CODE_USAGE : (int)status_exit_code(status);

@@ -270,8 +270,8 @@ static void save_run(struct trainer *trainer) {
         trainer->state = TRAINER_LEAVING;
     } else if (status == STATUS_STALE) {
         trainer->state = TRAINER_LEAVING; /* the session's last event tells why */
-    } else if (status == STATUS_DEVICE) {
-        (void)trainer_lost_device(trainer);
+    } else if (trainer_lost_device(trainer)) {
+        return; /* the job was told */
     } else if (status == STATUS_CORRUPT) {
         log_error("diverged: the validation loss is not finite, no weights are written; try a "
                   "lower --lr");

@@ -116,12 +116,21 @@ def tls_goes_on(cluster):
                f"no {group[0].name} says that a connection came back")
 
 
+def own_ports(process, *condition):
+    """The process's own ports of its established connections for which it holds."""
+    lines = run("ss", "-tnpH", "state", "established", *condition).stdout
+    return {line.split()[2].rpartition(":")[2] for line in lines.splitlines()
+            if f"pid={process.pid}," in line}
+
+
 def ucx_ends(cluster):
     """over UCX, one worker's data connections are reset: within a lease of 2 s all end with 69 and
     a line that names a worker or a shard"""
     servers, workers = run_job(cluster, "ucx", "--steps", 1000000000, "--lease", LEASE_S)
     cluster.wait_steps(3)
-    expect(sum(reset("dport", "=", f":{port}") for port in data_ports(cluster, servers)) > 0,
+    # Either side may be the one that connected.
+    ports = own_ports(workers[1], "dport", "!=", f":{cluster.port}")
+    expect(sum(reset("sport", "=", f":{port}") for port in ports) > 0,
            "no data connection was reset")
     for process in servers + workers:
         process.wait_exit(69, LEASE_S + PROMPT_S)
@@ -130,11 +139,9 @@ def ucx_ends(cluster):
 
 def control_port_of(cluster, process):
     """The process's own port of its connection to the coordinator."""
-    lines = run("ss", "-tnpH", "state", "established", "dport", "=", f":{cluster.port}").stdout
-    ports = [line.split()[2].rpartition(":")[2] for line in lines.splitlines()
-             if f"pid={process.pid}," in line]
+    ports = own_ports(process, "dport", "=", f":{cluster.port}")
     expect_equal(len(ports), 1, f"control connections of {process.name}")
-    return ports[0]
+    return ports.pop()
 
 
 def reset_control(cluster, *options):
