@@ -239,6 +239,12 @@ class Verdict:
         self.failed += not holds
         print(f"{'ok    ' if holds else 'FAILED'} {what}")
 
+    def check_exit(self, process, wanted):
+        name, code, log = process
+        self.check(code == wanted, f"{name}: exit code {code}, expected {wanted}")
+        if code != wanted:
+            print("\n".join("         " + line for line in log.splitlines()[-12:]))
+
 
 def processes(first, second, job):
     """(name, exit code, log) of the job's processes."""
@@ -252,10 +258,10 @@ def judge(first, second):
         verdict.check(guest.fact("done") == "1", f"{name} came to its end (Linux "
                       f"{guest.fact('kernel')}, up after {guest.fact('up')} s)")
     for job, transport in (("tcp", r"weights by tcp of eth0"), ("rc", r"ucx: .*\brc_verbs/rxe0:1")):
-        for name, code, log in processes(first, second, job):
-            found = re.search(transport, log)
-            verdict.check(code == "0", f"{name}: exit code {code}, expected 0")
-            verdict.check(found, f"{name}: its log says {transport!r}")
+        for process in processes(first, second, job):
+            name, _, log = process
+            verdict.check_exit(process, "0")
+            verdict.check(re.search(transport, log), f"{name}: its log says {transport!r}")
     weights = [second.fact(f"{job}.weights") for job in ("tcp", "rc")]
     verdict.check(len(weights[0]) == 64 and weights[0] == weights[1],
                   f"the weights' SHA-256 by tcp {weights[0][:16]} is that by rc {weights[1][:16]}")
@@ -270,13 +276,14 @@ def judge(first, second):
         sent = guest.number("tcp.sent")
         verdict.check(sent == 0, f"tcp: {name} sent {sent} RoCE packets, expected 0")
     verdict.check(second.fact("lost.killed") == "1", "lost: worker1 was killed")
-    for name, code, _ in processes(first, second, "lost")[:2]:
-        verdict.check(code == "0", f"{name}: exit code {code}, expected 0")
+    for process in processes(first, second, "lost")[:2]:
+        verdict.check_exit(process, "0")
     verdict.check(re.search(r" warn worker 1 .* was lost", first.log("lost.server")),
                   "lost: the server says that worker 1 was lost")
     verdict.check(second.fact("early.killed") == "1", "early: worker1 was killed")
-    for name, code, log in processes(first, second, "early")[:2]:
-        verdict.check(code == "69", f"{name}: exit code {code}, expected 69")
+    for process in processes(first, second, "early")[:2]:
+        name, _, log = process
+        verdict.check_exit(process, "69")
         verdict.check(re.search(r" error .*worker 1 .* was lost", log),
                       f"{name}: it names worker 1")
     reasons = []
