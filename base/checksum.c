@@ -2,6 +2,9 @@
 
 #include <string.h>
 #include <xxhash.h>
+#if defined(RUBATO_XXHASH_DISPATCH)
+#include <xxh_x86dispatch.h> /* XXH3_64bits() by what the chip has, instead of by SSE2 */
+#endif
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>

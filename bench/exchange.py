@@ -4,9 +4,11 @@ memcpy.
 
 Everything is measured in turns, one after the other, so that what else the machine does meets all
 alike; of the turns the medians count. ucx_perftest (Debian: ucx-utils) has tcp on the loopback
-interface, and posix with cma; where it is missing its rows and the ratios against it are left out.
-Over shm our receiver reads each payload for its checksum (--checksum), since nothing is copied.
-CPU seconds per GB count both processes, user and system; ucx_perftest spins, so its are no goal.
+interface, with and without error handling at its ends (-e), as ours has, and posix with cma; where
+it is missing its rows and the ratios against it are left out. It spins, and so do ours unless
+--poll says otherwise. "own tcp" is --channel tls --wire plain. Over shm our receiver
+reads each payload for its checksum (--checksum), since nothing is copied. CPU seconds per GB count
+both processes, user and system.
 """
 import argparse
 import ctypes
@@ -24,6 +26,7 @@ import time
 GB = 1e9
 PS_LITE_CPU = 0.45  # CPU s/GB of a push over ZeroMQ and TCP, measured earlier: docs/BENCHMARKS.md
 PORT = 29741
+CHANNELS = {"ucx": ("ucx",), "own tcp": ("tls", "--wire", "plain"), "shm": ("shm", "--checksum")}
 
 
 def fail(text):
@@ -45,7 +48,7 @@ def options():
     parser.add_argument("--bytes", default="1mi,4mi", help="sizes of a message")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each turn of ours")
-    parser.add_argument("--poll", default="sleep", help="sleep, adaptive or busy")
+    parser.add_argument("--poll", default="busy", help="sleep, adaptive or busy")
     parser.add_argument("--json", help="also write the medians here")
     chosen = parser.parse_args()
     try:
@@ -57,14 +60,12 @@ def options():
     return chosen
 
 
-def rubato(chosen, size, channel, direction):
+def rubato(chosen, size, direction, *channel):
     """One turn of ours -> (GB/s, CPU s/GB)."""
     with tempfile.NamedTemporaryFile("r") as rows:
-        command = [f"{chosen.bin}/rubato", "bench", "exchange", "--channel", channel,
+        command = [f"{chosen.bin}/rubato", "bench", "exchange", "--channel", *channel,
                    "--direction", direction, "--bytes", str(size), "--seconds",
                    str(chosen.seconds), "--poll", chosen.poll, "--json", rows.name]
-        if channel == "shm":
-            command.append("--checksum")
         done = subprocess.run(command, stdout=subprocess.DEVNULL, timeout=chosen.seconds + 120)
         if done.returncode != 0:
             fail(f"`{' '.join(command)}` ended with {done.returncode}")
@@ -90,7 +91,7 @@ def wait_for_listener():
     fail(f"ucx_perftest does not listen at port {PORT} after 10 s")
 
 
-def perftest(transports, devices, size, seconds):
+def perftest(transports, devices, size, seconds, *options):
     """One turn of ucx_perftest's active messages, one direction -> (GB/s, CPU s/GB)."""
     environment = dict(os.environ, UCX_TLS=transports, UCX_NET_DEVICES=devices,
                        UCX_WARN_UNUSED_ENV_VARS="n")
@@ -101,7 +102,7 @@ def perftest(transports, devices, size, seconds):
     wait_for_listener()  # the client does not try again
     client = subprocess.Popen(
         [*limit, "ucx_perftest", "127.0.0.1", "-p", str(PORT), "-t", "ucp_am_bw", "-s", str(size),
-         "-n", str(count), "-w", "10"], env=environment, stdout=subprocess.PIPE,
+         "-n", str(count), "-w", "10", *options], env=environment, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True)
     output = client.stdout.read()
     cpu = cpu_of(client)
@@ -132,13 +133,14 @@ def measure(chosen, size, has_perftest):
     kinds = {"memcpy": lambda: memcpy(size)}
     if has_perftest:
         kinds["ucx_perftest tcp"] = lambda: perftest("tcp", "lo", size, chosen.seconds)
+        kinds["ucx_perftest tcp -e"] = lambda: perftest("tcp", "lo", size, chosen.seconds, "-e")
         kinds["ucx_perftest posix,cma"] = lambda: perftest("posix,cma", "all", size,
                                                            chosen.seconds)
-    for channel in ("ucx", "shm"):
+    for name, channel in CHANNELS.items():
         for direction in ("push", "both"):
-            kinds[f"{channel} {direction}"] = (
+            kinds[f"{name} {direction}"] = (
                 lambda channel=channel, direction=direction:
-                    rubato(chosen, size, channel, direction))
+                    rubato(chosen, size, direction, *channel))
     turns = {name: [] for name in kinds}
     for _ in range(chosen.turns):
         for name, run in kinds.items():
@@ -160,9 +162,11 @@ def goals(medians):
         value = medians[ours][1]
         rows.append((what, value, f"<= {most:.3g}", value <= most))
 
-    at_least("ucx push / ucx_perftest tcp", "ucx push", "ucx_perftest tcp", 0.9)
-    at_least("ucx both, sum / ucx_perftest tcp", "ucx both", "ucx_perftest tcp", 0.8)
-    at_most("ucx push, CPU s/GB (0.9 of ps-lite's)", "ucx push", 0.9 * PS_LITE_CPU)
+    for ours in ("ucx", "own tcp"):
+        for peer in ("ucx_perftest tcp", "ucx_perftest tcp -e"):
+            at_least(f"{ours} push / {peer}", f"{ours} push", peer, 0.9)
+            at_least(f"{ours} both, sum / {peer}", f"{ours} both", peer, 0.8)
+        at_most(f"{ours} push, CPU s/GB (0.9 of ps-lite's)", f"{ours} push", 0.9 * PS_LITE_CPU)
     at_least("shm push / ucx_perftest posix,cma", "shm push", "ucx_perftest posix,cma", 1.5)
     at_most("shm push, CPU s/GB", "shm push", 0.1)
     return rows
