@@ -74,7 +74,7 @@ static __device__ __forceinline__ void residual_store(uint32_t type, uint8_t *re
     if (type == RESIDUAL_INT8) {
         uint8_t *at = residual + tile.offset / SCALED * INT8_BYTES;
         float decoded[SCALED_EACH];
-        __syncwarp(); // all lanes have read the scales that one writes now
+        __syncwarp(WARP); // all lanes have read the scales that one writes now
 #pragma unroll
         for (int b = 0; b < TILE / SCALED; b++)
             int8_encode(tile, kept + b * SCALED_EACH, tile.n - b * SCALED, at + b * INT8_BYTES,

@@ -136,11 +136,17 @@ static __device__ __forceinline__ double taken_squares(const struct taken *taken
     return sum;
 }
 
+/* The block's. Not in the kernel, since shared arrays of templates are no good on the CPU. */
+static __device__ __forceinline__ struct taken *block_taken() {
+    __shared__ struct taken taken;
+    return &taken;
+}
+
 template <bool FEEDBACK>
 static __global__ void __launch_bounds__(THREADS)
     topk_kernel(struct codec_launch launch, const float *values, uint8_t *residual, uint8_t *wire,
                 uint32_t *rows, double *sums) {
-    __shared__ struct taken taken;
+    struct taken *const taken = block_taken();
     const struct tile tile = tile_here(launch.count);
     const struct row_mask mask = found_mask(launch, rows);
     const uint32_t whole = launch.number[0];
@@ -150,11 +156,11 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t masked = masked_values(tile, mask, &active);
     const double gradient = load_tile<FEEDBACK>(launch, tile, values, residual, rows, a);
     if (FEEDBACK) drop_values(a, masked);
-    take_values(tile, a, k, &taken, sent);
-    put_taken(&taken, k,
+    take_values(tile, a, k, taken, sent);
+    put_taken(taken, k,
               wire + launch.head +
                   blockIdx.x * (int64_t)(place_bytes((int)whole) + 2 * (int)whole));
-    if (threadIdx.x == 0) sums[blockIdx.x] = taken_squares(&taken, k);
+    if (threadIdx.x == 0) sums[blockIdx.x] = taken_squares(taken, k);
     double kept = 0.0;
     if (FEEDBACK) kept = settle_tile(launch, tile, mask, masked, a, sent, residual);
     put_sums(launch, tile, sums, gradient, kept);

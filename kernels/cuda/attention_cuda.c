@@ -4,8 +4,9 @@
 #include "kernels/cuda/flash_bf16_cuda.h"
 #include "kernels/cuda/flash_cuda.h"
 
+/* The device is the calling thread's. */
 static bool on_tensor_cores(const struct attention_shape *shape) {
-    return shape->bf16 && shape->head_size <= FLASH_BF16_HEAD_MAX;
+    return shape->bf16 && flash_bf16_cuda_takes(shape);
 }
 
 int64_t attention_cuda_scratch(const struct attention_shape *shape) {

@@ -1,7 +1,7 @@
 /* attention_cuda.h - attention of kernels/compute.h on a CUDA device: shapes and formulas are those
  * of kernels/attention.h. Queued on DEVICE_COMPUTE; no array of more than B * heads * T values is
  * needed beside the caller's. With shape->bf16 the products are the tensor cores'
- * (flash_bf16_cuda.h), but for heads wider than these kernels take; else they are f32's
+ * (flash_bf16_cuda.h), but for heads that these kernels do not take; else they are f32's
  * (flash_cuda.h). There is how it goes and what it costs.
  */
 #ifndef RUBATO_KERNELS_CUDA_ATTENTION_CUDA_H

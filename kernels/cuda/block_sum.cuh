@@ -6,6 +6,8 @@
 
 #include <cuda_runtime.h>
 
+enum { BLOCK_WARPS_MAX = 32 }; // as many values of shared memory has each block_sum()
+
 /* The sum, in every lane. All 32 lanes call. */
 template <class T> static __device__ __forceinline__ T warp_sum(T value) {
     for (int distance = 16; distance > 0; distance /= 2)
@@ -24,11 +26,11 @@ template <class T> static __device__ __forceinline__ T block_sum_with(T *warps, 
 
 /* The sum, in every thread. All threads call, of a 1-D block of whole warps. */
 static __device__ __forceinline__ float block_sum(float value) {
-    __shared__ float warps[32];
+    __shared__ float warps[BLOCK_WARPS_MAX];
     return block_sum_with(warps, value);
 }
 static __device__ __forceinline__ double block_sum(double value) {
-    __shared__ double warps[32];
+    __shared__ double warps[BLOCK_WARPS_MAX];
     return block_sum_with(warps, value);
 }
 

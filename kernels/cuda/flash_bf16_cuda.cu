@@ -323,21 +323,33 @@ static cudaError_t launch_tiles(void (*kernel)(flash_layout, P...), int64_t bloc
                          arguments...);
 }
 
+template <class G> static constexpr int forward_bytes() {
+    return (G::ROW_VALUES + 2 * G::COLUMN_VALUES) * (int)sizeof(__nv_bfloat16) +
+           (G::SCORES + G::ROWS + 2 * G::STRIPS * G::THREADS) * (int)sizeof(float);
+}
+template <class G> static constexpr int backward_bytes() {
+    return 2 * (G::ROW_VALUES + G::COLUMN_VALUES) * (int)sizeof(__nv_bfloat16) +
+           (2 * G::SCORES + 2 * G::ROWS) * (int)sizeof(float);
+}
+
+template <int D> static bool fits() {
+    constexpr int bytes = forward_bytes<bf16_geometry<D, 2>>();
+    static_assert(backward_bytes<bf16_geometry<D, 1>>() <= bytes, "what fits goes both ways");
+    return shared_memory_fits(bytes);
+}
+
 template <class G>
 static cudaError_t forward(const flash_layout &layout, const float *qkv, float *lse, float *y,
                            cudaStream_t stream) {
-    const int bytes = (G::ROW_VALUES + 2 * G::COLUMN_VALUES) * (int)sizeof(__nv_bfloat16) +
-                      (G::SCORES + G::ROWS + 2 * G::STRIPS * G::THREADS) * (int)sizeof(float);
     const int64_t tiles = (layout.T + G::ROWS - 1) / G::ROWS;
-    return launch_tiles(forward_kernel<G>, layout.B * layout.heads * tiles, bytes, stream, layout,
-                        qkv, lse, y);
+    return launch_tiles(forward_kernel<G>, layout.B * layout.heads * tiles, forward_bytes<G>(),
+                        stream, layout, qkv, lse, y);
 }
 
 template <class G>
 static cudaError_t backward(const flash_layout &layout, const struct attention_saved *saved,
                             const float *dy, float *dqkv, const float *delta, cudaStream_t stream) {
-    const int bytes = 2 * (G::ROW_VALUES + G::COLUMN_VALUES) * (int)sizeof(__nv_bfloat16) +
-                      (2 * G::SCORES + 2 * G::ROWS) * (int)sizeof(float);
+    const int bytes = backward_bytes<G>();
     const int64_t tiles = (layout.T + G::ROWS - 1) / G::ROWS * layout.B;
     const cudaError_t error = launch_tiles(backward_kernel<G, true>, layout.kv_heads * tiles, bytes,
                                            stream, layout, saved->qkv, saved->lse, delta, dy, dqkv);
@@ -346,10 +358,15 @@ static cudaError_t backward(const flash_layout &layout, const struct attention_s
                         saved->qkv, saved->lse, delta, dy, dqkv);
 }
 
+bool flash_bf16_cuda_takes(const struct attention_shape *shape) {
+    const int64_t D = shape->head_size;
+    return D <= 64 ? fits<64>() : D <= FLASH_BF16_HEAD_MAX && fits<128>();
+}
+
 int flash_bf16_cuda_forward(const struct attention_shape *shape, const float *qkv, float *lse,
                             float *y, struct CUstream_st *stream) {
     const flash_layout layout = flash_layout_of(shape, qkv, y);
-    if (layout.D > FLASH_BF16_HEAD_MAX) return cudaErrorInvalidValue;
+    if (!flash_bf16_cuda_takes(shape)) return cudaErrorInvalidValue;
     return layout.D <= 64 ? forward<bf16_geometry<64, 2>>(layout, qkv, lse, y, stream)
                           : forward<bf16_geometry<128, 2>>(layout, qkv, lse, y, stream);
 }
@@ -358,7 +375,7 @@ int flash_bf16_cuda_backward(const struct attention_shape *shape,
                              const struct attention_saved *saved, const float *dy, float *dqkv,
                              float *delta, struct CUstream_st *stream) {
     const flash_layout layout = flash_layout_of(shape, saved->qkv, dy, dqkv);
-    if (layout.D > FLASH_BF16_HEAD_MAX) return cudaErrorInvalidValue;
+    if (!flash_bf16_cuda_takes(shape)) return cudaErrorInvalidValue;
     const int error = flash_wide_cuda_delta(shape, dy, saved->y, delta, stream);
     if (error != 0) return error;
     return layout.D <= 64 ? backward<bf16_geometry<64, 1>>(layout, saved, dy, dqkv, delta, stream)

@@ -15,14 +15,20 @@
 
 #include "kernels/attention.h"
 
+#include <stdbool.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 struct CUstream_st; /* a cudaStream_t points to it */
 
-/* The widest head that it takes; it answers cudaErrorInvalidValue to others. */
 enum { FLASH_BF16_HEAD_MAX = 128 };
+
+/* Whether heads are at most so wide, and the current device has shared memory enough: where a block
+ * cannot have 105 KiB, only heads up to 64 are taken. The others are answered with
+ * cudaErrorInvalidValue. */
+bool flash_bf16_cuda_takes(const struct attention_shape *shape);
 
 int flash_bf16_cuda_forward(const struct attention_shape *shape, const float *qkv, float *lse,
                             float *y, struct CUstream_st *stream);

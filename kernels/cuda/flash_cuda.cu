@@ -208,11 +208,20 @@ static __global__ void __launch_bounds__(G::THREADS)
         store_sums<G>(layout, value_sums, 1.0F, first, dqkv + value_at(layout, b, own), stride);
 }
 
+template <class G> static constexpr int shared_bytes(int tiles_held) {
+    return (tiles_held * G::TILE_FLOATS + G::SCORE_FLOATS) * (int)sizeof(float);
+}
+
+enum { FORWARD_TILES = 2, BACKWARD_TILES = 4 }; // that a block holds, beside its scores
+
+template <class G> static bool fits(int tiles_held) {
+    return shared_memory_fits(shared_bytes<G>(tiles_held));
+}
+
 template <class G, class... P, class... A>
 static cudaError_t launch_tiles(void (*kernel)(flash_layout, P...), int64_t pairs, int tiles_held,
                                 cudaStream_t stream, const flash_layout &layout, A... arguments) {
-    const int floats = tiles_held * G::TILE_FLOATS + G::SCORE_FLOATS;
-    const int bytes = floats * (int)sizeof(float);
+    const int bytes = shared_bytes<G>(tiles_held);
     const int64_t tiles = (layout.T + G::TILE - 1) / G::TILE;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -224,19 +233,19 @@ static cudaError_t launch_tiles(void (*kernel)(flash_layout, P...), int64_t pair
 template <class G>
 static cudaError_t forward(const flash_layout &layout, const float *qkv, float *lse, float *y,
                            cudaStream_t stream) {
-    return launch_tiles<G>(forward_kernel<G>, layout.B * layout.heads, 2, stream, layout, qkv, lse,
-                           y);
+    return launch_tiles<G>(forward_kernel<G>, layout.B * layout.heads, FORWARD_TILES, stream,
+                           layout, qkv, lse, y);
 }
 
 template <class G>
 static cudaError_t backward(const flash_layout &layout, const struct attention_saved *saved,
                             const float *dy, float *dqkv, const float *delta, cudaStream_t stream) {
     const cudaError_t error =
-        launch_tiles<G>(backward_kernel<G, true>, layout.B * layout.kv_heads, 4, stream, layout,
-                        saved->qkv, saved->lse, delta, dy, dqkv);
+        launch_tiles<G>(backward_kernel<G, true>, layout.B * layout.kv_heads, BACKWARD_TILES,
+                        stream, layout, saved->qkv, saved->lse, delta, dy, dqkv);
     if (error != cudaSuccess) return error;
-    return launch_tiles<G>(backward_kernel<G, false>, layout.B * layout.heads, 4, stream, layout,
-                           saved->qkv, saved->lse, delta, dy, dqkv);
+    return launch_tiles<G>(backward_kernel<G, false>, layout.B * layout.heads, BACKWARD_TILES,
+                           stream, layout, saved->qkv, saved->lse, delta, dy, dqkv);
 }
 
 int flash_cuda_forward(const struct attention_shape *shape, const float *qkv, float *lse, float *y,
@@ -246,7 +255,8 @@ int flash_cuda_forward(const struct attention_shape *shape, const float *qkv, fl
     if (layout.D <= 64) return forward<flash_geometry<64, 64, 128>>(layout, qkv, lse, y, stream);
     if (layout.D <= 96) return forward<flash_geometry<96, 64, 128>>(layout, qkv, lse, y, stream);
     if (layout.D <= 128) return forward<flash_geometry<128, 64, 128>>(layout, qkv, lse, y, stream);
-    if (layout.D <= 256) return forward<flash_geometry<256, 64, 256>>(layout, qkv, lse, y, stream);
+    if (layout.D <= 256 && fits<flash_geometry<256, 64, 256>>(FORWARD_TILES))
+        return forward<flash_geometry<256, 64, 256>>(layout, qkv, lse, y, stream);
     return flash_wide_cuda_forward(shape, qkv, lse, y, stream);
 }
 
@@ -259,11 +269,13 @@ int flash_cuda_backward(const struct attention_shape *shape, const struct attent
         return backward<flash_geometry<32, 64, 128>>(layout, saved, dy, dqkv, delta, stream);
     if (layout.D <= 64)
         return backward<flash_geometry<64, 64, 128>>(layout, saved, dy, dqkv, delta, stream);
-    if (layout.D <= 96)
+    if (layout.D <= 96 && fits<flash_geometry<96, 64, 256>>(BACKWARD_TILES))
         return backward<flash_geometry<96, 64, 256>>(layout, saved, dy, dqkv, delta, stream);
-    if (layout.D <= 128)
+    if (layout.D <= 128 && fits<flash_geometry<128, 64, 256>>(BACKWARD_TILES))
         return backward<flash_geometry<128, 64, 256>>(layout, saved, dy, dqkv, delta, stream);
-    if (layout.D <= 256)
+    if (layout.D <= 128)
+        return backward<flash_geometry<128, 32, 128>>(layout, saved, dy, dqkv, delta, stream);
+    if (layout.D <= 256 && fits<flash_geometry<256, 32, 128>>(BACKWARD_TILES))
         return backward<flash_geometry<256, 32, 128>>(layout, saved, dy, dqkv, delta, stream);
     return flash_wide_cuda_backward(shape, saved, dy, dqkv, delta, stream);
 }

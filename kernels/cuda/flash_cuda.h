@@ -11,7 +11,9 @@
  * 14 N D, in f32, without the tensor cores. Each array is read and written once, but keys and
  * values in forward, and all of qkv and dy in backward, once for each tile of 64 (32 for D > 128 in
  * backward) on the other side: from the L2 cache, mostly. Head sizes up to 32, 64, 96, 128 and 256
- * are padded to that; wider ones go a warp a query or key, without tiles: right, but slow.
+ * are padded to that; wider ones go a warp a query or key, without tiles: right, but slow. Where a
+ * block can have 99 KiB of shared memory only, backward's tiles are of 32 for D > 64, and heads
+ * wider than 128 go without tiles.
  *
  * All arrays f32 on the stream's device and the caller's, none overlapping another. Each call
  * queues its work on the stream and returns 0, or the cudaError_t of a launch that failed. Any

@@ -43,6 +43,16 @@ static inline struct flash_layout flash_layout_of(const struct attention_shape *
     return layout;
 }
 
+// Whether the current device lets a block have so much dynamic shared memory. It is 227 KiB on H100
+// and B200, 163 on A100, and 99 on many others.
+static inline bool shared_memory_fits(int bytes) {
+    int device = 0, most = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+               cudaSuccess &&
+           bytes <= most;
+}
+
 // Where position 0 of sequence b has head h's query, key and value in qkv, and h's part of y.
 static __device__ __forceinline__ int64_t query_at(const flash_layout &layout, int64_t b,
                                                    int64_t h) {

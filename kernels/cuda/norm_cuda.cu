@@ -10,7 +10,9 @@
 enum {
     THREADS = 256,
     PIECE_ROWS = 64,
-    KEPT_MAX = 12 << 10,      // values of a row kept in shared memory; longer ones are read again
+    // Values of a row kept in shared memory; longer ones are read again. With block_sum()'s, these
+    // are the 48 KiB that a block has unless more is asked for.
+    KEPT_MAX = (48 << 10) / (int)sizeof(float) - BLOCK_WARPS_MAX,
     COLUMNS = 32,             // of a block that sums over pieces: a warp's,
     TURNS = THREADS / COLUMNS // and each of its warps takes every TURNS-th piece
 };

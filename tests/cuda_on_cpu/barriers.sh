@@ -12,10 +12,11 @@ shift $(($# > 0 ? 1 : 0))
 sources=$folder/sources build=$folder/build
 barrier='__sync(threads|warp)\([^()]*\);'
 
-# Both the copy and its build are kept for the next call.
+# Both the copy and its build are kept for the next call, which may find objects of changed files.
 mkdir -p "$sources"
 tar -C "$root" --exclude='./build*' --exclude=./.git -cf - . | tar -C "$sources" -xf -
 cd "$sources"
+touch {kernels,compression}/cuda/*
 cmake -S . -B "$build" -G Ninja -DRUBATO_CUDA=OFF >"$folder/log"
 
 # Which tests watch a file, as a pattern of names.
@@ -26,22 +27,20 @@ tests_of() {
     *) echo 'kernels|rows' ;;
     esac
 }
-# selected FLAVOUR: ctest's arguments for the tests of $file.
-selected() {
-    echo --test-dir "$build" -R "^cuda_on_cpu_cuda_($(tests_of "$file"))_$1\$"
-}
 # check: builds and runs the tests of $file. The first that fails is printed; false if none does.
 # The random order finds most, and quickly; the thread sanitizer also what changes no value.
 check() {
-    local flavour arguments
+    local flavour pattern
     for flavour in random tsan; do
-        mapfile -t -d ' ' arguments < <(selected "$flavour" | tr -d '\n')
-        if ! ctest "${arguments[@]}" -N -V | sed -nE 's|.*Test command: \S*/(\S+).*|\1|p' |
+        pattern="^cuda_on_cpu_cuda_($(tests_of "$file"))_$flavour\$"
+        # A test in random order is the plain program.
+        if ! ctest --test-dir "$build" -N -R "$pattern" |
+            sed -nE "s|.*cuda_on_cpu_(\S+)_$flavour|test_\1_${flavour/random/plain}|p" |
             xargs ninja -C "$build" >"$folder/log" 2>&1; then
             echo 'the build'
             return
         fi
-        if ! ctest "${arguments[@]}" --stop-on-failure >"$folder/log" 2>&1; then
+        if ! ctest --test-dir "$build" -j2 --stop-on-failure -R "$pattern" >"$folder/log" 2>&1; then
             sed -nE 's|^.*[0-9]+ - (cuda_on_cpu_\S+) .*|\1|p' "$folder/log" | head -1
             return
         fi

@@ -1,6 +1,7 @@
 /* cublas_cpu.cpp - the part of cuBLAS that the project uses: column-major matrix products.
  *
  * C [m, n] = alpha op(A) [m, k] op(B) [k, n] + beta C, operands in f32, bf16 or f16, sums in f32.
+ * FAST_TF32 rounds operands in f32 to TF32's 10 bits of mantissa, which cuBLAS may do then.
  * The order of the sums is fixed, and nothing contracts to fused multiply-add, so the bits are the
  * same on every machine; they are not cuBLAS's, so tests compare with a tolerance.
  */
@@ -29,6 +30,7 @@ struct matrix {
 struct product {
     size_t m, n, k;
     float alpha, beta;
+    bool tf32;
     struct matrix a, b, c;
 };
 
@@ -58,16 +60,31 @@ static void set(const struct matrix &matrix, size_t row, size_t column, float va
         *(__half *)at = __float2half_rn(value);
 }
 
+// To nearest, half way to the larger one, as cvt.rna.tf32 does; NaN and infinity stay.
+static float to_tf32(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7f800000U) != 0x7f800000U) bits = (bits + 0x1000U) & ~0x1fffU;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float factor_at(const struct product &p, const struct matrix &matrix, size_t row,
+                       size_t column) {
+    const float value = get(matrix, row, column);
+    return p.tf32 && matrix.type == CUDA_R_32F ? to_tf32(value) : value;
+}
+
 static void multiply(const struct product &p) {
     std::vector<float> a(p.m * p.k), sums(p.m); // a: one column after another, so the loop is fast
     for (size_t l = 0; l < p.k; l++) {
         for (size_t i = 0; i < p.m; i++)
-            a[l * p.m + i] = get(p.a, i, l);
+            a[l * p.m + i] = factor_at(p, p.a, i, l);
     }
     for (size_t j = 0; j < p.n; j++) {
         std::fill(sums.begin(), sums.end(), 0.0F);
         for (size_t l = 0; l < p.k; l++) {
-            const float factor = get(p.b, l, j), *column = &a[l * p.m];
+            const float factor = factor_at(p, p.b, l, j), *column = &a[l * p.m];
             for (size_t i = 0; i < p.m; i++)
                 sums[i] += column[i] * factor;
         }
@@ -178,6 +195,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
     p.k = (size_t)k;
     p.alpha = *(const float *)alpha;
     p.beta = *(const float *)beta;
+    p.tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     p.a = {(char *)a, a_type, (size_t)a_leading, (size_t)a_stride, a_op != CUBLAS_OP_N};
     p.b = {(char *)b, b_type, (size_t)b_leading, (size_t)b_stride, b_op != CUBLAS_OP_N};
     p.c = {(char *)c, c_type, (size_t)c_leading, (size_t)c_stride, false};

@@ -35,6 +35,13 @@ struct shared_limits {
 };
 static struct shared_limits *const limits = new struct shared_limits; // as streams.cpp's
 
+// Dynamic shared memory that a block may ask for. Read anew each time: a test may be several chips.
+static int shared_most() {
+    const double kib = setting_number("CUDA_ON_CPU_SHARED_KB", SHARED_MAX >> 10);
+    if (kib > SHARED_MAX >> 10) die("CUDA_ON_CPU_SHARED_KB=%g; up to 227 is allowed", kib);
+    return (int)kib << 10;
+}
+
 static size_t shared_limit(const void *function) {
     std::lock_guard<std::mutex> hold(limits->lock);
     auto found = limits->bytes.find(function);
@@ -153,7 +160,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     strcpy(properties->name, "CUDA on CPU");
     properties->totalGlobalMem = memory_total();
     properties->sharedMemPerBlock = SHARED_DEFAULT;
-    properties->sharedMemPerBlockOptin = SHARED_MAX;
+    properties->sharedMemPerBlockOptin = (size_t)shared_most();
     properties->warpSize = 32;
     properties->maxThreadsPerBlock = THREADS_MAX;
     properties->major = 9;
@@ -184,7 +191,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
         *value = THREADS_MAX;
         break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-        *value = SHARED_MAX;
+        *value = shared_most();
         break;
     case cudaDevAttrWarpSize:
         *value = 32;
@@ -198,7 +205,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribute, int value) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
         die("cudaFuncSetAttribute: attribute %d is not in the stand-in", (int)attribute);
-    if (value < 0 || value > SHARED_MAX) return note_error(cudaErrorInvalidValue);
+    if (value < 0 || value > shared_most()) return note_error(cudaErrorInvalidValue);
     std::lock_guard<std::mutex> hold(limits->lock);
     limits->bytes[function] = (size_t)value;
     return cudaSuccess;
@@ -228,6 +235,7 @@ const char *cudaGetErrorName(cudaError_t error) {
         NAME(cudaErrorNoDevice);
         NAME(cudaErrorInvalidResourceHandle);
         NAME(cudaErrorNotReady);
+        NAME(cudaErrorLaunchFailure);
         NAME(cudaErrorHostMemoryAlreadyRegistered);
         NAME(cudaErrorHostMemoryNotRegistered);
     default:

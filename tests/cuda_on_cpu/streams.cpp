@@ -23,6 +23,7 @@ struct work {
 
 struct CUstream_st {
     int device;
+    uint64_t number; // in the order of making, from 0
     std::deque<struct work> queue;
     uint64_t queued, done; // pieces of work so far
     bool running;          // a piece, by `runner`, with the lock released
@@ -49,8 +50,29 @@ static enum when when_setting() {
     die("CUDA_ON_CPU_STREAMS=%s; allowed are lazy, eager, random", text.c_str());
 }
 
+// CUDA_ON_CPU_FAIL=STREAM:WORK: this piece of a stream's work, from 1, fails, as a launch does, and
+// with it all that comes later anywhere.
+struct failure {
+    uint64_t stream = 0, work = 0; // 0: none
+    bool failed = false;
+};
+
+static struct failure failure_setting() {
+    struct failure failure;
+    std::string text = setting("CUDA_ON_CPU_FAIL", "");
+    unsigned long long stream = 0, work = 0;
+    if (text.empty()) return failure;
+    if (sscanf(text.c_str(), "%llu:%llu", &stream, &work) != 2 || work == 0)
+        die("CUDA_ON_CPU_FAIL=%s; wanted is STREAM:WORK", text.c_str());
+    failure.stream = stream;
+    failure.work = work;
+    return failure;
+}
+
 struct stream_table {
     std::mutex lock; // of all streams and events
+    uint64_t made = 0;
+    struct failure failure = failure_setting();
     std::condition_variable changed;
     std::set<cudaStream_t> live;
     // Kept: another thread may still wait for its work, and a stale handle must stay wrong.
@@ -77,6 +99,18 @@ static void run_work(struct work &work) {
         work.run();
 }
 
+static cudaError_t outcome() {
+    return streams->failure.failed ? note_error(cudaErrorLaunchFailure) : cudaSuccess;
+}
+
+// Whether the stream's next piece of work fails, or is behind one that did.
+static bool next_fails(cudaStream_t stream) {
+    struct failure *failure = &streams->failure;
+    if (stream->number == failure->stream && stream->done + 1 == failure->work)
+        failure->failed = true;
+    return failure->failed;
+}
+
 // Runs the stream's work up to `position`.
 static void drain(lock_hold &hold, cudaStream_t stream, uint64_t position) {
     while (stream->done < position) {
@@ -89,8 +123,9 @@ static void drain(lock_hold &hold, cudaStream_t stream, uint64_t position) {
         stream->queue.pop_front();
         stream->running = true;
         stream->runner = pthread_self();
+        const bool fails = next_fails(stream);
         hold.unlock();
-        run_work(work);
+        if (!fails) run_work(work);
         hold.lock();
         stream->running = false;
         stream->done++;
@@ -128,12 +163,12 @@ cudaError_t enqueue_work(cudaStream_t stream, bool on_device, std::function<void
     if (streams->when == WHEN_EAGER) drain(hold, stream, stream->queued);
     if (streams->when == WHEN_RANDOM && !stream->running && random % 2 == 0)
         drain(hold, stream, stream->done + random / 2 % (ahead + 1));
-    return cudaSuccess;
+    return outcome();
 }
 
 // A query makes one step, so that a loop of queries ends.
 static cudaError_t query(lock_hold &hold, cudaStream_t stream, uint64_t position) {
-    if (stream->done >= position) return cudaSuccess;
+    if (stream->done >= position || streams->failure.failed) return outcome();
     if (!stream->running) drain(hold, stream, stream->done + 1);
     return cudaErrorNotReady;
 }
@@ -190,6 +225,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
     lock_hold hold(streams->lock);
     *stream = new CUstream_st{};
     (*stream)->device = device_current();
+    (*stream)->number = streams->made++;
     streams->live.insert(*stream);
     return cudaSuccess;
 }
@@ -217,7 +253,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     lock_hold hold(streams->lock);
     if (!stream_known(stream)) return note_error(cudaErrorInvalidResourceHandle);
     drain(hold, stream, stream->queued);
-    return cudaSuccess;
+    return outcome();
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
@@ -262,7 +298,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     lock_hold hold(streams->lock);
     if (streams->live.count(event->stream) > 0) drain(hold, event->stream, event->position);
-    return cudaSuccess;
+    return outcome();
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {

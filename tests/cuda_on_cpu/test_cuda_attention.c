@@ -1,11 +1,11 @@
 /* test_cuda_attention.c - attention's CUDA kernels against the host's plain twin: sequences of 1 to
  * 5 tiles, none a multiple of one; each size that heads are padded to, one below, and one beyond
- * all of them; heads that share keys and values; large scores; rows that are not aligned for
- * vectors; dropout, whose places must be the twin's exactly (a wrong one is an error of the
- * probability's size). A second run must give the same bits, in whatever order the threads run. The
- * f32 kernels are within f32 roundings, those for the tensor cores within bfloat16's, of which they
- * make two, given inputs that are bfloat16 already: of the probabilities and of the scores'
- * gradients.
+ * all of them, also where a block has little shared memory; heads that share keys and values; large
+ * scores; rows that are not aligned for vectors; dropout, whose places must be the twin's exactly
+ * (a wrong one is an error of the probability's size). A second run must give the same bits, in
+ * whatever order the threads run. The f32 kernels are within f32 roundings, those for the tensor
+ * cores within bfloat16's, of which they make two, given inputs that are bfloat16 already: of the
+ * probabilities and of the scores' gradients.
  *
  * The same program runs on the stand-in and on a GPU; where there is no device it skips.
  */
@@ -154,12 +154,30 @@ static void test_bf16(void) {
     CHECK(flash_bf16_cuda_forward(&shape, NULL, NULL, NULL, stream) != 0);
 }
 
+/* A chip whose blocks have less shared memory; on a GPU these are more sizes of its own. */
+static void test_small_chip(void) {
+    int device = 0, most = 0;
+    CHECK(setenv("CUDA_ON_CPU_SHARED_KB", "99", 1) == 0);
+    CHECK_CUDA(cudaGetDevice(&device));
+    CHECK_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    const struct attention_shape narrow = of(1, 1, 1, 1, 64), broad = of(1, 1, 1, 1, 128);
+    CHECK(flash_bf16_cuda_takes(&narrow));
+    CHECK(flash_bf16_cuda_takes(&broad) == (most >= 105 << 10));
+    check(&bf16, of(1, 3, 1, 1, 64), (struct options){0});
+    check(&tiles, of(1, 5, 1, 1, 64), (struct options){0});
+    check(&tiles, of(1, 5, 1, 1, 90), (struct options){0});
+    check(&tiles, of(1, 67, 2, 1, 128), (struct options){.dropout = true});
+    check(&tiles, of(1, 5, 1, 1, 200), (struct options){0});
+    CHECK(unsetenv("CUDA_ON_CPU_SHARED_KB") == 0);
+}
+
 int main(void) {
     device_tests_begin();
     TEST_RUN(test_tiles);
     TEST_RUN(test_head_sizes);
     TEST_RUN(test_wide_heads);
     TEST_RUN(test_bf16);
+    TEST_RUN(test_small_chip);
     device_tests_end();
     return 0;
 }

@@ -332,6 +332,14 @@ static void test_feedback(void) {
     }
 }
 
+/* More sums of tiles than are brought near at once. */
+static void test_many_tiles(void) {
+    struct twin twin = twin_open("bf16,ef", 1, 513 * 512 + 3);
+    set_kind(&twin, RANDOM);
+    check_step(&twin, 0, 1.0F);
+    twin_close(&twin);
+}
+
 /* ---- replicas */
 
 static void check_replica(uint8_t codec, size_t count) {
@@ -393,13 +401,15 @@ static void test_refused(void) {
 }
 
 int main(void) {
-    const struct device_backend *backend = rubato_cuda_backend(log_write);
+    const struct library_abi abi = library_abi();
+    const struct device_backend *backend = rubato_cuda_library(&abi, log_write);
     if (backend->count() == 0) TEST_SKIP("no CUDA device");
     CHECK_INT(backend->open(&device, 0), STATUS_OK);
     codecs = backend->codecs;
     CHECK(codecs != NULL);
     TEST_RUN(test_codecs);
     TEST_RUN(test_feedback);
+    TEST_RUN(test_many_tiles);
     TEST_RUN(test_replicas);
     TEST_RUN(test_refused);
     backend->close(device);

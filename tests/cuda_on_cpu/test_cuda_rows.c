@@ -105,10 +105,11 @@ static void norm_backward_case(struct norm_case c) {
         drop(inputs[i]);
 }
 
-/* Several values and packs a thread; rows too long to be kept; ten pieces of rows. */
+/* Several values and packs a thread; rows just too long to be kept (on a GPU a launch that keeps
+ * one fails); ten pieces of rows. */
 static void test_norms(void) {
     static const int64_t shapes[][2] = {{1, 1},   {3, 5},    {2, 257},  {65, 33},
-                                        {11, 64}, {3, 1028}, {1, 12292}};
+                                        {11, 64}, {3, 1028}, {1, 12288}};
     for (int i = 0; i < 7 * 4; i++) {
         const int64_t *shape = shapes[i / 4];
         const struct norm_case c = {shape[0], shape[1], i & 1, i & 2};
