@@ -28,7 +28,6 @@ static bool add_device(struct device_names *names, int index) {
 
 static bool parse_list(const char *text, struct device_names *names) {
     int index;
-    if (strcmp(text, "all") == 0) return true;
     for (;;) {
         text = parse_number(text, &index);
         if (text == NULL || !add_device(names, index)) return false;
@@ -50,7 +49,7 @@ bool device_names_parse(const char *text, struct device_names *names) {
         if (strncmp(text, name, length) != 0) continue;
         bool known = false;
         if (text[length] == 0) {
-            parsed.count = 1;
+            parsed.count = kind == DEVICE_CPU ? 1 : 0;
             known = true;
         } else if (text[length] == ':') {
             known = kind == DEVICE_CPU ? parse_members(text + length + 1, &parsed.count)

@@ -20,11 +20,11 @@ struct device_names {
 /* "cpu", "cuda". */
 const char *device_kind_name(enum device_kind kind);
 
-/* One device: "cpu", "cuda" (the first one), or "cuda:1". False: it is none. */
+/* One device: "cpu", or "cuda:1". False: it is none, or not one alone. */
 bool device_name_parse(const char *text, enum device_kind *kind, int *index);
 
-/* That, or several: "cpu:3", as many on the host; "cuda:0,2", these; "cuda:all". False: it is none
- * of these, a device is named twice, or there are too many. */
+/* That, or several: "cpu:3", as many on the host; "cuda", all that there are; "cuda:0,2", these.
+ * False: it is none of these, a device is named twice, or there are too many. */
 bool device_names_parse(const char *text, struct device_names *names);
 
 #endif

@@ -32,7 +32,8 @@ static const char usage[] =
     "examples:\n"
     "  bench_compute --model gpt2:124M --vocab 50257 --batch 4 --seq-len 64\n"
     "  bench_compute --model gpt2:small --compute bf16 --threads 1 --peer torch\n"
-    "  bench_compute --model gpt2:124M --vocab 50257 --seq-len 1024 --device cuda --compute bf16\n";
+    "  bench_compute --model gpt2:124M --vocab 50257 --seq-len 1024 --device cuda:0 \\\n"
+    "      --compute bf16\n";
 
 enum { STEPS_MAX = 1000, ROUNDS_MAX = 100 };
 
@@ -61,7 +62,7 @@ static bool check_peer(const char *text, char *why, size_t why_bytes) {
 static bool check_device(const char *text, char *why, size_t why_bytes) {
     enum device_kind kind;
     int index;
-    snprintf(why, why_bytes, "cpu, cuda, cuda:N");
+    snprintf(why, why_bytes, "cpu, cuda:N");
     return device_name_parse(text, &kind, &index);
 }
 
@@ -85,8 +86,8 @@ static const struct option table[] = {
      NULL},
     {"seq-len", OPTION_INT, "256", 1, 65536, "tokens", "length of a sequence", false, 1,
      AT(seq_len), NULL},
-    {"device", OPTION_TEXT, "cpu", 0, 0, "", "what computes: cpu, cuda or cuda:N", false, 1,
-     AT(device), check_device},
+    {"device", OPTION_TEXT, "cpu", 0, 0, "", "what computes: cpu or cuda:N", false, 1, AT(device),
+     check_device},
     {"compute", OPTION_TEXT, "f32", 0, 0, "", "number type of the products: f32, bf16 or auto",
      false, 1, AT(compute), check_compute},
     {"recompute", OPTION_TEXT, "none", 0, 0, "",

@@ -28,7 +28,7 @@ static const char usage[] =
     "and matrix product.\n"
     "\n"
     "examples:\n"
-    "  bench_kernels --device cuda --json kernels.jsonl\n"
+    "  bench_kernels --device cuda:0 --json kernels.jsonl\n"
     "  bench_kernels --device cpu --batch 1 --seq-len 256 --channels 256 --heads 4 --square 512\n";
 
 enum { TURNS_MAX = 99, TIMED_MAX = 32 };
@@ -41,14 +41,14 @@ struct bench {
 static bool check_device(const char *text, char *why, size_t why_bytes) {
     enum device_kind kind;
     int index;
-    snprintf(why, why_bytes, "cpu, cuda, cuda:N");
+    snprintf(why, why_bytes, "cpu, cuda:N");
     return device_name_parse(text, &kind, &index);
 }
 
 #define AT(field) offsetof(struct bench, field)
 static const struct option table[] = {
-    {"device", OPTION_TEXT, "cpu", 0, 0, "", "what computes: cpu, cuda or cuda:N", false, 1,
-     AT(device), check_device},
+    {"device", OPTION_TEXT, "cpu", 0, 0, "", "what computes: cpu or cuda:N", false, 1, AT(device),
+     check_device},
     {"batch", OPTION_INT, "8", 1, 4096, "sequences", "sequences of a step", false, 1, AT(batch),
      NULL},
     {"seq-len", OPTION_INT, "1024", 1, 65536, "tokens", "length of a sequence", false, 1,

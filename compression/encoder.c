@@ -326,28 +326,48 @@ static size_t encode_tiles(struct pass *pass, uint8_t *wire) {
     return used;
 }
 
-/* Which scheme this step uses, at which density. */
-static void choose(struct pass *pass, uint64_t step) {
-    const struct encoder *encoder = pass->encoder;
-    float density = encoder->spec.density;
-    pass->scheme = block_scheme(encoder, pass->block);
-    if (pass->scheme->warms_up) {
-        density = encoder_density(density, encoder->dense_steps, encoder->ramp_steps, step);
-        if (step < encoder->dense_steps) pass->scheme = &scheme_bf16;
-    }
-    pass->run = make_run(encoder, pass->block, density);
-    pass->run.step = step;
-    pass->run.state = encoder->states + pass->block->state;
+const struct codec_spec *encoder_spec(const struct encoder *encoder) {
+    return &encoder->spec;
 }
 
-static void start_feedback(struct pass *pass, uint64_t step) {
-    const struct codec_spec *spec = &pass->encoder->spec;
-    pass->feedback = spec->feedback != FEEDBACK_NONE;
-    pass->residual = pass->encoder->residuals + pass->block->residual;
-    if (spec->feedback != FEEDBACK_LOCO) return;
-    pass->beta = LOCO_BETA;
-    if (step > 0 && step % LOCO_RESET == 0)
-        memset(pass->residual, 0, codec_residual_bytes(spec->residual, pass->block->count));
+size_t encoder_block_count(const struct encoder *encoder) {
+    return encoder->block_count;
+}
+
+void encoder_step_of(const struct encoder *encoder, size_t block, uint64_t step,
+                     struct encoder_step *of) {
+    ASSERT(block < encoder->block_count);
+    const struct codec_spec *spec = &encoder->spec;
+    const struct block *planned = &encoder->blocks[block];
+    const struct scheme *scheme = block_scheme(encoder, planned);
+    const bool feedback = spec->feedback != FEEDBACK_NONE;
+    const bool loco = spec->feedback == FEEDBACK_LOCO;
+    *of = (struct encoder_step){
+        .id = planned->id,
+        .seed = encoder->seed,
+        .lane = encoder->lane,
+        .rows = planned->rows,
+        .cols = planned->cols,
+        .codec = scheme->id,
+        .density = spec->density,
+        .beta = loco ? LOCO_BETA : 0.0f,
+        .restarts = loco && step > 0 && step % LOCO_RESET == 0,
+        .residual_bytes = feedback ? codec_residual_bytes(spec->residual, planned->count) : 0};
+    if (!scheme->warms_up) return;
+    of->density = encoder_density(spec->density, encoder->dense_steps, encoder->ramp_steps, step);
+    if (step < encoder->dense_steps) of->codec = scheme_bf16.id;
+}
+
+static void start_step(struct pass *pass, const struct encoder_step *of, uint64_t step) {
+    const struct encoder *encoder = pass->encoder;
+    pass->scheme = scheme_by_id(of->codec);
+    pass->run = make_run(encoder, pass->block, of->density);
+    pass->run.step = step;
+    pass->run.state = encoder->states + pass->block->state;
+    pass->feedback = encoder->spec.feedback != FEEDBACK_NONE;
+    pass->residual = encoder->residuals + pass->block->residual;
+    pass->beta = of->beta;
+    if (of->restarts) memset(pass->residual, 0, of->residual_bytes);
 }
 
 void encoder_encode(struct encoder *encoder, size_t block, uint64_t step, const float *values,
@@ -362,8 +382,9 @@ void encoder_encode(struct encoder *encoder, size_t block, uint64_t step, const 
     *result = (struct encoder_result){.codec = CODEC_F32};
     if (pass.block->count == 0) return;
 
-    choose(&pass, step);
-    start_feedback(&pass, step);
+    struct encoder_step of;
+    encoder_step_of(encoder, block, step, &of);
+    start_step(&pass, &of, step);
     uint8_t *mask = carve(&left, encoder->most_count / 8 + 1);
     pass.run.scratch = carve(&left, encoder->scheme_scratch);
     pass.a = carve(&left, tile_values(encoder) * sizeof(float));

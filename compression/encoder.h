@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "proto/codec_spec.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -52,6 +53,18 @@ struct encoder_result {
     double residual_square_sum; /* of e after this step, over rows that were sent; 0 without ef */
 };
 
+/* What a step of a block is, for who encodes it elsewhere (encoder_device.h). */
+struct encoder_step {
+    uint64_t id, seed;
+    uint32_t lane;
+    size_t rows, cols;
+    uint8_t codec; /* enum codec_id: the spec's, or what its schedule starts with */
+    float density;
+    float beta;            /* of LoCo's average; 0 without */
+    bool restarts;         /* what was held back is dropped first */
+    size_t residual_bytes; /* 0 without feedback */
+};
+
 /* The steps that dense_steps and ramp_steps are by default for a job of `steps`. */
 uint64_t encoder_default_dense(uint64_t steps);
 uint64_t encoder_default_ramp(uint64_t steps);
@@ -62,6 +75,12 @@ float encoder_density(float target, uint64_t dense_steps, uint64_t ramp_steps, u
 /* Ends the process if memory is short (base/memory.h). Closing NULL is harmless. */
 struct encoder *encoder_open(const struct encoder_config *config);
 void encoder_close(struct encoder *encoder);
+
+/* Of its config; and what a step of a block is. Any thread. */
+const struct codec_spec *encoder_spec(const struct encoder *encoder);
+size_t encoder_block_count(const struct encoder *encoder);
+void encoder_step_of(const struct encoder *encoder, size_t block, uint64_t step,
+                     struct encoder_step *of);
 
 /* Most bytes of the block's payload in any step; and of the scratch, aligned to 64, that a call
  * needs. Any thread. */

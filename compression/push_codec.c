@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "compression/decoder.h"
+#include "compression/encoder_device.h"
 #include "proto/discipline.h"
 
 #include <fnmatch.h>
@@ -27,9 +28,10 @@ struct policy {
 
 struct push_codec {
     const struct plan *plan;
-    struct encoder *encoders[SPECS_MAX]; /* NULL: the spec has no blocks */
-    uint8_t *spec_of;                    /* [block_count] NO_SPEC: frozen, or not here */
-    size_t *index_of;                    /* [block_count] in its encoder */
+    struct encoder *encoders[SPECS_MAX];         /* NULL: the spec has no blocks */
+    struct encoder_device *on_device[SPECS_MAX]; /* NULL: the host encodes */
+    uint8_t *spec_of;                            /* [block_count] NO_SPEC: frozen, or not here */
+    size_t *index_of;                            /* [block_count] in its encoder */
     void *scratch;
     size_t memory;
 };
@@ -224,6 +226,7 @@ enum status push_codec_open(const struct job *job, const struct plan *plan, uint
 
 void push_codec_close(struct push_codec *push_codec) {
     if (push_codec == NULL) return;
+    push_codec_leave_device(push_codec);
     for (size_t i = 0; i < SPECS_MAX; i++)
         encoder_close(push_codec->encoders[i]);
     free(push_codec->spec_of);
@@ -252,15 +255,64 @@ size_t push_codec_memory(const struct push_codec *push_codec) {
     return push_codec->memory;
 }
 
+/* A fragment's blocks are in every so-manieth report. */
+static uint64_t step_of(const struct push_codec *push_codec, uint64_t seq) {
+    return (seq - 1) / push_codec->plan->fragment_count;
+}
+
 void push_codec_encode(struct push_codec *push_codec, uint64_t block, uint64_t seq,
                        const float *values, uint8_t *wire, struct encoder_result *result) {
     struct encoder *encoder = encoder_of(push_codec, block);
     ASSERT(encoder != NULL);
-    /* A fragment's blocks are in every so-manieth report. */
-    uint64_t step = (seq - 1) / push_codec->plan->fragment_count;
-    encoder_encode(encoder, push_codec->index_of[block], step, values, 1.0F, wire,
-                   push_codec->scratch, result);
+    encoder_encode(encoder, push_codec->index_of[block], step_of(push_codec, seq), values, 1.0F,
+                   wire, push_codec->scratch, result);
     ASSERT_OP(result->bytes, <=, decoder_payload_max(push_codec->plan->blocks[block].count));
+}
+
+enum status push_codec_use_device(struct push_codec *push_codec, struct device *device) {
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < SPECS_MAX; i++) {
+        char text[CODEC_TEXT_MAX];
+        if (push_codec->encoders[i] == NULL) continue;
+        const struct codec_spec *spec = encoder_spec(push_codec->encoders[i]);
+        if (encoder_device_can(device, spec)) continue;
+        codec_print(spec, text);
+        log_info("pushes are encoded on the host: %s:%d has no codec %s", device->backend->name,
+                 device->index, text);
+        return STATUS_UNSUPPORTED;
+    }
+    for (size_t i = 0; i < SPECS_MAX && status == STATUS_OK; i++) {
+        if (push_codec->encoders[i] != NULL)
+            status =
+                encoder_device_open(&push_codec->on_device[i], device, push_codec->encoders[i]);
+    }
+    if (status != STATUS_OK) push_codec_leave_device(push_codec);
+    return status;
+}
+
+void push_codec_leave_device(struct push_codec *push_codec) {
+    for (size_t i = 0; i < SPECS_MAX; i++) {
+        encoder_device_close(push_codec->on_device[i]);
+        push_codec->on_device[i] = NULL;
+    }
+}
+
+static struct encoder_device *device_of(const struct push_codec *push_codec, uint64_t block) {
+    ASSERT_OP(block, <, push_codec->plan->block_count);
+    uint8_t spec = push_codec->spec_of[block];
+    ASSERT(spec != NO_SPEC && push_codec->on_device[spec] != NULL);
+    return push_codec->on_device[spec];
+}
+
+void push_codec_queue(struct push_codec *push_codec, uint64_t block, uint64_t seq,
+                      const float *values, uint8_t *wire) {
+    encoder_device_encode(device_of(push_codec, block), push_codec->index_of[block],
+                          step_of(push_codec, seq), values, wire);
+}
+
+void push_codec_result(const struct push_codec *push_codec, uint64_t block,
+                       struct encoder_result *result) {
+    encoder_device_result(device_of(push_codec, block), push_codec->index_of[block], result);
 }
 
 void push_codec_expand(struct push_codec *push_codec, uint64_t block, uint8_t codec,

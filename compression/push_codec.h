@@ -18,6 +18,7 @@
 
 #include "base/status.h"
 #include "compression/encoder.h"
+#include "kernels/device.h"
 #include "proto/job.h"
 #include "proto/plan.h"
 
@@ -50,6 +51,23 @@ size_t push_codec_memory(const struct push_codec *push_codec);
  * thread. */
 void push_codec_encode(struct push_codec *push_codec, uint64_t block, uint64_t seq,
                        const float *values, uint8_t *wire, struct encoder_result *result);
+
+/* From now on the device encodes: push_codec_queue() instead of push_codec_encode(), which is not
+ * to be called any more. Ahead of the first push; the device must outlive it. UNSUPPORTED: the
+ * device lacks a codec that is used; MEMORY: it has none for this; logged, and all is as it was. */
+enum status push_codec_use_device(struct push_codec *push_codec, struct device *device) WARN_UNUSED;
+
+/* After the last push: waits for the device, and gives its memory back. push_codec_close() does so,
+ * too. Harmless without a device. */
+void push_codec_leave_device(struct push_codec *push_codec);
+
+/* values [block.count] f32 on the device -> wire [push_codec_bound], pinned, or the caller waits.
+ * Queued on DEVICE_CODEC, which is the owner's thread's; the result is there when an event behind
+ * it is done. */
+void push_codec_queue(struct push_codec *push_codec, uint64_t block, uint64_t seq,
+                      const float *values, uint8_t *wire);
+void push_codec_result(const struct push_codec *push_codec, uint64_t block,
+                       struct encoder_result *result);
 
 /* The mean of all pushes of the block has come, values [block.count] what it decodes to, codec that
  * of the values (decoder_inner_codec()): values = the mean gradient, where they are not yet. */

@@ -92,7 +92,9 @@ struct compute_ops {
     void (*cross_entropy)(struct device *device, float *logits, const int32_t *targets,
                           float *losses, int64_t R, int64_t V, float scale);
 
-    /* kernels/linear.h. An object belongs to the device that it was opened on. */
+    /* kernels/linear.h. An object belongs to the device that it was opened on. linear_need is pure:
+     * bytes that an object takes; what oneDNN takes is an estimate. */
+    uint64_t (*linear_need)(const struct linear_shape *shape);
     enum status (*linear_open)(struct device *device, struct linear **linear,
                                const struct linear_shape *shape);
     void (*linear_close)(struct linear *linear);

@@ -135,6 +135,7 @@ const struct compute_ops compute_cpu = {
     .attention_forward = attend,
     .attention_backward = attend_backward,
     .cross_entropy = loss,
+    .linear_need = linear_need,
     .linear_open = open_linear,
     .linear_close = linear_close,
     .linear_load = linear_load,

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define CUDA_LIBRARY "librubato_cuda.so"
-#define CUDA_ENTRY   "rubato_cuda_backend"
+#define CUDA_ENTRY   "rubato_cuda_library"
 
 /* The folder of the running program with its last slash -> folder; false: not known. */
 static bool program_folder(char *folder, size_t folder_bytes) {
@@ -62,12 +62,15 @@ static const struct device_backend *find_cuda(void) {
     void *symbol = dlsym(library, CUDA_ENTRY);
     if (symbol == NULL) {
         log_error("no CUDA device can be used: the " CUDA_LIBRARY
-                  " that was found has no " CUDA_ENTRY "; it is not of this version of Rubato");
+                  " that was found has no " CUDA_ENTRY
+                  "; it is of another build than this program: build both from the "
+                  "same source, or set LD_LIBRARY_PATH to the right one");
         return NULL;
     }
     /* As POSIX has it: ISO C does not convert a pointer to data into one to a function. */
     memcpy(&entry, &symbol, sizeof entry);
-    return entry(log_write);
+    const struct library_abi abi = library_abi();
+    return entry(&abi, log_write);
 }
 
 static const struct device_backend *find_cpu(void) {
@@ -82,6 +85,13 @@ static const struct device_backend *(*const find[DEVICE_KINDS])(void) = {
 int device_count(enum device_kind kind) {
     const struct device_backend *backend = find[kind]();
     return backend != NULL ? backend->count() : 0;
+}
+
+bool device_describe(struct device *device, enum device_kind kind) {
+    const struct device_backend *backend = find[kind]();
+    if (backend == NULL) return false;
+    *device = (struct device){.backend = backend, .compute = backend->compute};
+    return true;
 }
 
 enum status device_open(struct device **device, enum device_kind kind, int index) {
@@ -137,6 +147,18 @@ void device_memory(const struct device *device, struct device_memory *memory) {
 
 bool device_watch(struct device *device, struct device_reading *reading) {
     return device->backend->watch(device, reading);
+}
+
+void device_range_begin(const struct device *device, const char *name) {
+    device->backend->range_begin(name);
+}
+
+void device_range_end(const struct device *device) {
+    device->backend->range_end();
+}
+
+bool device_record(struct device *device, bool on) {
+    return device->backend->record(device, on);
 }
 
 void device_copy(struct device *device, enum device_queue queue, void *to, const void *from,

@@ -8,8 +8,8 @@
  *
  * Errors: calls that queue work return nothing. What went wrong first is kept, and returned by
  * every later device_wait() and device_done(); after it, results are worth nothing.
- * One thread drives a device, with these exceptions: device_copy, device_event_record,
- * device_event_wait and device_done on a queue that no other thread uses.
+ * One thread drives a device, with these exceptions: device_copy, device_zero, device_event_record,
+ * device_event_wait, device_done and codecs on a queue that no other thread uses.
  * To add a kind: its table of struct device_backend, and a row in device.c.
  */
 #ifndef RUBATO_KERNELS_DEVICE_H
@@ -71,6 +71,9 @@ struct device_backend {
     void (*unpin)(struct device *device, void *memory);
     void (*memory)(const struct device *device, struct device_memory *memory);
     bool (*watch)(struct device *device, struct device_reading *reading);
+    void (*range_begin)(const char *name);
+    void (*range_end)(void);
+    bool (*record)(struct device *device, bool on);
 
     void (*copy)(struct device *device, enum device_queue queue, void *to, const void *from,
                  size_t bytes, enum device_direction direction);
@@ -104,6 +107,11 @@ int device_count(enum device_kind kind);
 enum status device_open(struct device **device, enum device_kind kind, int index) WARN_UNUSED;
 void device_close(struct device *device); /* waits for its work; harmless on NULL */
 
+/* A device that is not open, of a kind that need not have one here: for what is pure in its tables
+ * (compute.scratch, compute.linear_need) and nothing else. False, logged: the kind's library is not
+ * here. */
+bool device_describe(struct device *device, enum device_kind kind);
+
 /* The host as a device, always there; not to be closed. */
 struct device *device_host(void);
 
@@ -128,6 +136,16 @@ void device_memory(const struct device *device, struct device_memory *memory);
 /* Takes up to some ms. False: nothing is told; of the host always, of a GPU with the reason logged
  * at the first time. */
 bool device_watch(struct device *device, struct device_reading *reading);
+
+/* A phase of the calling thread, as profilers (Nsight Systems) show it, by an NVTX range; they
+ * nest. `name` is a constant. Next to nothing without a profiler, and nothing on the host. */
+void device_range_begin(const struct device *device, const char *name);
+void device_range_end(const struct device *device);
+
+/* Where a profiler that waits for it (nsys profile --capture-range cudaProfilerApi) starts and
+ * stops to record. False: it cannot be told; on the host never, on a device with the reason
+ * logged. */
+bool device_record(struct device *device, bool on);
 
 /* Queues a copy; the host's side must stay as it is until it is done. */
 void device_copy(struct device *device, enum device_queue queue, void *to, const void *from,

@@ -68,6 +68,19 @@ static bool watch(struct device *device, struct device_reading *reading) {
     return false;
 }
 
+static void range_begin(const char *name) {
+    (void)name;
+}
+
+static void range_end(void) {
+}
+
+static bool record(struct device *device, bool on) {
+    (void)device;
+    (void)on;
+    return false;
+}
+
 static void copy(struct device *device, enum device_queue queue, void *to, const void *from,
                  size_t bytes, enum device_direction direction) {
     (void)device;
@@ -135,6 +148,9 @@ const struct device_backend device_cpu = {
     .unpin = unpin,
     .memory = count_memory,
     .watch = watch,
+    .range_begin = range_begin,
+    .range_end = range_end,
+    .record = record,
     .copy = copy,
     .zero = zero,
     .event_open = event_open,

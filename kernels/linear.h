@@ -8,6 +8,8 @@
  * bfloat16 primitives work on weights that linear_load() packs, once a step, in the layout which
  * they like; elsewhere sgemm works on rounded copies, which is as fast as f32 (AVX-512 BF16 alone
  * took twice as long: it has half the rate there).
+ * COMPUTE_TF32: f32 operands, of which the product reads 10 bits of the mantissa, as tensor cores
+ * do; sums in f32. CUDA devices alone (kernels/cuda/linear_cuda.h) have it; linear_open refuses it.
  *
  * Memory is taken at linear_open, and once more at the first calls with another number of rows (of
  * the last four numbers one can alternate; others cost some 50 us each to prepare, in oneDNN's
@@ -25,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum compute_type { COMPUTE_F32, COMPUTE_BF16 };
+enum compute_type { COMPUTE_F32, COMPUTE_BF16, COMPUTE_TF32 };
 
 /* Whether bf16 products are faster than f32 here: with AMX. Any thread. */
 bool linear_bf16_is_fast(void);
@@ -42,7 +44,10 @@ struct linear_shape {
 
 struct linear;
 
-/* MEMORY or DEVICE, logged. */
+/* About the bytes that an object holds from its first calls on, oneDNN's own among them. Pure. */
+uint64_t linear_need(const struct linear_shape *shape);
+
+/* MEMORY, DEVICE, or UNSUPPORTED: COMPUTE_TF32; logged. */
 enum status linear_open(struct linear **linear, const struct linear_shape *shape) WARN_UNUSED;
 void linear_close(struct linear *linear);
 
@@ -50,7 +55,7 @@ void linear_close(struct linear *linear);
 size_t linear_bytes(const struct linear *linear);
 
 /* Weights [in, out] or [out, in] f32 for the products until the next load. COMPUTE_BF16 packs them
- * here. COMPUTE_F32 keeps the pointer: the weights are the caller's, must stay there and not change
+ * here. Other types keep the pointer: the weights are the caller's, must stay there and not change
  * until the last product with them is done. */
 void linear_load(struct linear *linear, const float *weights);
 

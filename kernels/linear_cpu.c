@@ -18,6 +18,16 @@ bool linear_bf16_is_fast(void) {
            (unsigned)dnnl_cpu_isa_avx512_core_amx;
 }
 
+/* In bfloat16 its operands, and its weights: packed, twice for training since backward has another
+ * layout; or rounded in f32, once. In f32 it uses the caller's. */
+uint64_t linear_need(const struct linear_shape *shape) {
+    uint64_t weights = (uint64_t)shape->in * (uint64_t)shape->out;
+    uint64_t operands = (uint64_t)shape->rows * (uint64_t)(shape->in + shape->out);
+    if (shape->type != COMPUTE_BF16) return 0;
+    if (!linear_bf16_is_fast()) return sizeof(float) * (operands + weights);
+    return sizeof(uint16_t) * (operands + weights * (shape->training ? 2 : 1));
+}
+
 enum status linear_open_backend(struct linear **linear, const struct linear_shape *shape,
                                 const struct linear_backend *backend) {
     ASSERT(shape->rows >= 1 && shape->in >= 1 && shape->out >= 1);
@@ -26,6 +36,10 @@ enum status linear_open_backend(struct linear **linear, const struct linear_shap
 }
 
 enum status linear_open(struct linear **linear, const struct linear_shape *shape) {
+    if (shape->type == COMPUTE_TF32) {
+        log_error("the host multiplies no matrices in TF32: it has f32 and bf16");
+        return STATUS_UNSUPPORTED;
+    }
     if (shape->type == COMPUTE_BF16 && linear_bf16_is_fast()) {
         enum status status = linear_open_backend(linear, shape, &linear_packed);
         if (status != STATUS_UNSUPPORTED) return status;

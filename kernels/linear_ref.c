@@ -3,12 +3,14 @@
 
 #include <math.h>
 
-/* bfloat16 has 8 significant bits; rint() rounds to nearest even. For values that bfloat16 has as
- * normal numbers. */
+/* bfloat16 has 8 significant bits; rint() rounds to nearest even. TF32 has 11, and round() takes
+ * the larger one half way, as CUDA's conversion does. For values that the type has as normal
+ * numbers. */
 static double operand(enum compute_type type, float value) {
     int exponent;
     if (type == COMPUTE_F32) return (double)value;
     double fraction = frexp((double)value, &exponent);
+    if (type == COMPUTE_TF32) return ldexp(round(ldexp(fraction, 11)), exponent - 11);
     return ldexp(rint(ldexp(fraction, 8)), exponent - 8);
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/device_name.h"
 #include "proto/discipline.h"
 #include "proto/number.h"
 
@@ -9,8 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RECOMPUTE_MAX 1000
-#define PI            3.14159265358979323846
+#define RECOMPUTE_MAX     1000
+#define PROFILE_STEPS_MAX 999999999
+#define PI                3.14159265358979323846
 
 /* ---- timers ---- */
 
@@ -67,6 +69,42 @@ enum status job_recompute(const char *text, int64_t *every, bool *attention) {
     return STATUS_OK;
 }
 
+enum status job_profile_steps(const char *text, int64_t *first, int64_t *last) {
+    const char *colon = strchr(text, ':');
+    size_t bytes = colon != NULL ? (size_t)(colon - text) : strlen(text);
+    int64_t from = 0, to = 0;
+    if (text[0] != 0) {
+        if (!number_read(text, bytes, PROFILE_STEPS_MAX, &from)) return STATUS_INVALID;
+        to = from;
+        if (colon != NULL && !number_read(colon + 1, strlen(colon + 1), PROFILE_STEPS_MAX, &to))
+            return STATUS_INVALID;
+        if (from < 1 || to < from) return STATUS_INVALID;
+    }
+    *first = from;
+    *last = to;
+    return STATUS_OK;
+}
+
+enum status job_check_device(const struct job *job, char *why, size_t why_bytes) {
+    struct device_names names;
+    ASSERT(device_names_parse(job->device, &names));
+    if (names.kind == DEVICE_CUDA) return STATUS_OK;
+    if (strcmp(job->compute, "tf32") == 0) {
+        (void)snprintf(why, why_bytes,
+                       "--compute tf32 is a number type of CUDA devices: give --device cuda, or "
+                       "--compute f32 or bf16");
+        return STATUS_INVALID;
+    }
+    if (job->profile_steps[0] != 0) {
+        (void)snprintf(why, why_bytes,
+                       "--profile-steps marks steps for profilers of CUDA devices, and --device %s "
+                       "is none: perf and others record a worker on the host as it is",
+                       job->device);
+        return STATUS_INVALID;
+    }
+    return STATUS_OK;
+}
+
 const char *job_outer(const struct job *job) {
     if (strcmp(job->outer, "auto") != 0) return job->outer;
     return strncmp(job->mode, "diloco", strlen("diloco")) == 0 ? "nesterov" : "average";
@@ -105,6 +143,7 @@ static const char *idle_option(const struct job *job, const struct discipline *d
 
 enum status job_check(const struct job *job, char *why, size_t why_bytes) {
     struct discipline discipline;
+    TRY(job_check_device(job, why, why_bytes));
     TRY(job_discipline(job, &discipline, why, why_bytes));
     const char *optimizer = job_optimizer(job);
     bool blockwise = strcmp(optimizer, "lamb") != 0 && strcmp(optimizer, "muon") != 0 &&

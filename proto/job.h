@@ -99,13 +99,15 @@ struct job {
     char data[OPTION_TEXT_MAX]; /* worker */
     char val_data[OPTION_TEXT_MAX];
     int64_t eval_every, eval_batches;
-    int64_t threads;                 /* 0: all cores of the process */
-    char device[OPTION_TEXT_MAX];    /* what computes: base/device_name.h */
-    char compute[OPTION_TEXT_MAX];   /* auto | f32 | bf16 */
-    char recompute[OPTION_TEXT_MAX]; /* none | attention | every:N */
-    bool forward_overlap;            /* a step starts while weights of the last round still come */
-    char init[OPTION_TEXT_MAX];      /* random | path of safetensors; of worker 0 */
-    char cpus[OPTION_TEXT_MAX];      /* cores that the process is confined to; empty: all */
+    int64_t threads;                     /* 0: all cores of the process */
+    char device[OPTION_TEXT_MAX];        /* what computes: base/device_name.h */
+    char compute[OPTION_TEXT_MAX];       /* auto | f32 | bf16 | tf32 */
+    double peak_tflops;                  /* of a device's products; 0: by its name */
+    char profile_steps[OPTION_TEXT_MAX]; /* empty, or FIRST:LAST: job_profile_steps() */
+    char recompute[OPTION_TEXT_MAX];     /* none | attention | every:N */
+    bool forward_overlap;       /* a step starts while weights of the last round still come */
+    char init[OPTION_TEXT_MAX]; /* random | path of safetensors; of worker 0 */
+    char cpus[OPTION_TEXT_MAX]; /* cores that the process is confined to; empty: all */
     char run_dir[OPTION_TEXT_MAX];
     int64_t sample_tokens;
     char prompt[OPTION_TEXT_MAX];
@@ -136,6 +138,13 @@ double job_learning_rate(const struct job *job, int64_t step);
 /* What --recompute says -> *every, *attention. none: 0, false; attention: 0, true; every:N: N >= 1,
  * false. INVALID for another text. Pure. */
 enum status job_recompute(const char *text, int64_t *every, bool *attention) WARN_UNUSED;
+
+/* What --profile-steps says, FIRST:LAST with 1 <= FIRST <= LAST, or FIRST alone -> *first, *last; 0
+ * and 0 of the empty text: none. INVALID for another text. Pure. */
+enum status job_profile_steps(const char *text, int64_t *first, int64_t *last) WARN_UNUSED;
+
+/* Does what computes fit --device? INVALID with the reason in why [why_bytes]. Pure. */
+enum status job_check_device(const struct job *job, char *why, size_t why_bytes) WARN_UNUSED;
 
 /* Do the options fit each other, and has each that was given a use in the job's mode? INVALID with
  * the reason in why [why_bytes], naming the options: to be asked before a job starts. Pure. */

@@ -54,12 +54,12 @@ CHOICE(check_delay_base, "copies, moments")
 CHOICE(check_inner_state, "keep, reset")
 CHOICE(check_schedule, "cosine, linear, wsd, constant")
 CHOICE(check_lr_scale, "none, sqrt, linear")
-CHOICE(check_compute, "auto, f32, bf16")
+CHOICE(check_compute, "auto, f32, bf16, tf32")
 
 /* Whether they are there is seen where they are opened. */
 static bool check_device(const char *text, char *why, size_t why_bytes) {
     struct device_names names;
-    (void)snprintf(why, why_bytes, "cpu, cuda, cuda:N, cuda:N,M,... (up to %d), cuda:all, or cpu:N",
+    (void)snprintf(why, why_bytes, "cpu, cuda, cuda:N, cuda:N,M,... (up to %d), or cpu:N",
                    DEVICE_NAMES_MAX);
     return device_names_parse(text, &names);
 }
@@ -181,6 +181,13 @@ static bool check_recompute(const char *text, char *why, size_t why_bytes) {
     bool attention = false;
     if (job_recompute(text, &every, &attention) == STATUS_OK) return true;
     snprintf(why, why_bytes, "none, attention, every:N with N from 1 to 1000");
+    return false;
+}
+
+static bool check_profile_steps(const char *text, char *why, size_t why_bytes) {
+    int64_t first = 0, last = 0;
+    if (job_profile_steps(text, &first, &last) == STATUS_OK) return true;
+    (void)snprintf(why, why_bytes, "A:B with steps 1 <= A <= B <= 999999999, or A, one step");
     return false;
 }
 
@@ -467,13 +474,21 @@ const struct option job_table[] = {
     {"threads", OPTION_INT, "0", 0, 1024, "threads",
      "threads that compute; 0: all cores that the process may use", OF_WORKER, AT(threads), NULL},
     {"device", OPTION_TEXT, "cpu", 0, 0, "",
-     "what computes: cpu, cuda (the first CUDA device) or cuda:N (number N, from 0); cuda:0,1 or "
-     "cuda:all, several that share the batch; cpu:N, as many on the host",
+     "what computes: cpu, cuda (all CUDA devices of the machine), cuda:N (number N, from 0) or "
+     "cuda:N,M,...; several share the batch; cpu:N, as many on the host",
      OF_WORKER, AT(device), check_device},
     {"compute", OPTION_TEXT, "auto", 0, 0, "",
-     "number type of the matrix products: f32, bf16 (sums in f32), or auto: bf16 where the chip is "
-     "made for it",
+     "number type of the matrix products: f32, bf16 (sums in f32), tf32 (CUDA: of f32 operands 10 "
+     "bits of the mantissa are used), or auto: bf16 where the chip is made for it",
      OF_WORKER, AT(compute), check_compute},
+    {"peak-tflops", OPTION_REAL, "0", 0, 1e6, "TFLOP/s",
+     "what the matrix products of one device reach at most, which mfu in the metrics is measured "
+     "against; 0: by the data sheet of the card, where it is known, else there is no mfu",
+     OF_WORKER, AT(peak_tflops), NULL},
+    {"profile-steps", OPTION_TEXT, "", 0, 0, "steps",
+     "CUDA devices: tell a profiler to record from the start of step A to the end of step B, given "
+     "as A:B (nsys profile --capture-range=cudaProfilerApi); empty: nothing",
+     OF_WORKER, AT(profile_steps), check_profile_steps},
     {"recompute", OPTION_TEXT, "none", 0, 0, "",
      "what backward computes again to save memory: none, attention, or every:N (of N layers, only "
      "the first one's input is kept)",

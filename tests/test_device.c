@@ -1,10 +1,11 @@
-/* Proves of kernels/device.h: which texts name a device; that the host is a device whose calls have
- * done their work when they return; and what is said where CUDA cannot be used. For the latter a
- * copy of this program in a folder of its own is run with what it may find there: no library, one
- * that is none, one that is something else, one beside the program and another where
- * LD_LIBRARY_PATH says.
+/* Proves of kernels/device.h: which texts name a device; the peaks of known cards; that the host is
+ * a device whose calls have done their work when they return; and what is said where CUDA cannot be
+ * used. For the latter a copy of this program in a folder of its own is run with what it may find
+ * there: no library, one that is none, one that is something else, one beside the program and
+ * another where LD_LIBRARY_PATH says.
  */
 #include "kernels/compute.h"
+#include "kernels/device_peak.h"
 #include "tests/log_capture.h"
 
 #include <fcntl.h>
@@ -22,7 +23,7 @@ static void test_parse(void) {
         enum device_kind kind;
         int index; /* -1: not a device */
     } cases[] = {
-        {"cpu", DEVICE_CPU, 0},         {"cuda", DEVICE_CUDA, 0},
+        {"cpu", DEVICE_CPU, 0},         {"cuda", DEVICE_CPU, -1},
         {"cuda:0", DEVICE_CUDA, 0},     {"cuda:12", DEVICE_CUDA, 12},
         {"cpu:0", DEVICE_CPU, -1},      {"", DEVICE_CPU, -1},
         {"cuda:", DEVICE_CPU, -1},      {"cuda:-1", DEVICE_CPU, -1},
@@ -41,6 +42,19 @@ static void test_parse(void) {
         CHECK_INT(kind, is_device ? cases[i].kind : DEVICE_KINDS);
         CHECK_INT(index, is_device ? cases[i].index : -7);
     }
+}
+
+/* A card whose figures of three types are there, one with a longer name, and a part of one, which
+ * has no row of its own. */
+static void test_peak(void) {
+    CHECK_NEAR(device_peak_tflops("NVIDIA A100-SXM4-80GB", COMPUTE_BF16), 312, 0);
+    CHECK_NEAR(device_peak_tflops("NVIDIA A100-SXM4-80GB", COMPUTE_TF32), 156, 0);
+    CHECK_NEAR(device_peak_tflops("NVIDIA A100-SXM4-80GB", COMPUTE_F32), 19.5, 0);
+    CHECK_NEAR(device_peak_tflops("NVIDIA H200", COMPUTE_BF16), 989.4, 0);
+    CHECK_NEAR(device_peak_tflops("NVIDIA H200 NVL", COMPUTE_BF16), 835.5, 0);
+    CHECK_NEAR(device_peak_tflops("NVIDIA H200 MIG 1g.18gb", COMPUTE_BF16), 0, 0);
+    CHECK_NEAR(device_peak_tflops("cpu", COMPUTE_BF16), 0, 0);
+    CHECK_NEAR(device_peak_tflops("", COMPUTE_F32), 0, 0);
 }
 
 static void test_host(void) {
@@ -71,6 +85,9 @@ static void test_host(void) {
     CHECK_INT(device_sync(device, event), STATUS_OK);
     CHECK_INT(device_wait(device, DEVICE_COMPUTE), STATUS_OK);
     device_event_close(device, event);
+    device_range_begin(device, "nothing");
+    device_range_end(device);
+    CHECK(!device_record(device, true));
     device_unpin(device, from);
     device_give(device, there);
     device_give_pinned(device, pinned);
@@ -187,7 +204,7 @@ static void test_missing_library(void) {
     find_library(other, sizeof other);
     copy_file(other, place.beside);
     CHECK_INT(open_there(&place), STATUS_DEVICE);
-    EXPECT_LOG("not of this version of Rubato", 1);
+    EXPECT_LOG("of another build than this program", 1);
 
     write_file(place.elsewhere, "this is no library either");
     CHECK_INT(open_there(&place), STATUS_DEVICE);
@@ -201,6 +218,7 @@ int main(int argc, char **argv) {
         return CODE_BASE + (int)device_open(&device, DEVICE_CUDA, 0);
     log_capture();
     TEST_RUN(test_parse);
+    TEST_RUN(test_peak);
     TEST_RUN(test_host);
     TEST_RUN(test_missing_library);
     return 0;

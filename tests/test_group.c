@@ -118,12 +118,13 @@ static void names(void) {
                                       "CPU",
                                       "cpux:2",
                                       "cuda:a",
+                                      "cuda:all",
                                       "averylongname:1",
                                       "cuda:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"};
     check_parse("cpu", DEVICE_CPU, 1, zeros);
     check_parse("cpu:1", DEVICE_CPU, 1, zeros);
     check_parse("cpu:16", DEVICE_CPU, 16, zeros);
-    check_parse("cuda", DEVICE_CUDA, 1, zeros);
+    check_parse("cuda", DEVICE_CUDA, 0, zeros); /* all */
     check_parse("cuda:3", DEVICE_CUDA, 1, (const int[]){3});
     check_parse("cuda:2,0,11", DEVICE_CUDA, 3, (const int[]){2, 0, 11});
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

@@ -112,7 +112,19 @@ static const struct text_case text_cases[] = {
     {"device", "cuda:N", false, "cpu, cuda, cuda:N"},
     {"device", "gpu", false, "cpu, cuda, cuda:N"},
     {"compute", "bf16", true, ""},
-    {"compute", "f16", false, "auto, f32, bf16"},
+    {"compute", "tf32", true, ""},
+    {"compute", "f16", false, "auto, f32, bf16, tf32"},
+    {"peak-tflops", "989.4", true, ""},
+    {"peak-tflops", "-1", false, "0"},
+    {"profile-steps", "", true, ""},
+    {"profile-steps", "7", true, ""},
+    {"profile-steps", "3:12", true, ""},
+    {"profile-steps", "3:2", false, "1 <= A <= B"},
+    {"profile-steps", "0:2", false, "1 <= A <= B"},
+    {"profile-steps", "3:", false, "1 <= A <= B"},
+    {"profile-steps", ":3", false, "1 <= A <= B"},
+    {"profile-steps", "3:4:5", false, "1 <= A <= B"},
+    {"profile-steps", "1:1000000000", false, "1 <= A <= B"},
     {"recompute", "every:2", true, ""},
     {"recompute", "every:0", false, "none, attention, every:N"},
     {"recompute", "all", false, "none, attention, every:N"},
@@ -187,6 +199,11 @@ static void what_does_not_fit(void) {
         {{"mode", "outer"}, {"sync", "nesterov"}, "--outer"},
         {{"mode", "outer"}, {"diloco:4", "adamw"}, NULL},
         {{"mode", "quorum"}, {"async", "1"}, NULL},
+        {{"device", "compute"}, {"cpu", "tf32"}, "--compute tf32"},
+        {{"device", "compute"}, {"cpu:2", "bf16"}, NULL},
+        {{"device", "compute"}, {"cuda:0,1", "tf32"}, NULL},
+        {{"device", "profile-steps"}, {"cpu:2", "3"}, "--profile-steps"},
+        {{"device", "profile-steps"}, {"cuda", "3:4"}, NULL},
         {{"mode", "quorum"}, {"sync", "2"}, "--quorum"}, /* of one worker */
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
@@ -200,6 +217,19 @@ static void what_does_not_fit(void) {
         enum status status = job_check(&job, why, sizeof why);
         CHECK_INT(status, table[i].reason == NULL ? STATUS_OK : STATUS_INVALID);
         CHECK(table[i].reason == NULL || strstr(why, table[i].reason) != NULL);
+    }
+}
+
+static void profiled_steps(void) {
+    static const struct {
+        const char *text;
+        int64_t first, last;
+    } cases[] = {{"", 0, 0}, {"7", 7, 7}, {"3:12", 3, 12}, {"1:999999999", 1, 999999999}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int64_t first = -1, last = -1;
+        CHECK_INT(job_profile_steps(cases[i].text, &first, &last), STATUS_OK);
+        CHECK_INT(first, cases[i].first);
+        CHECK_INT(last, cases[i].last);
     }
 }
 
@@ -230,6 +260,7 @@ static void plan_options(void) {
 int main(void) {
     TEST_RUN(texts);
     TEST_RUN(what_does_not_fit);
+    TEST_RUN(profiled_steps);
     TEST_RUN(plan_options);
     return 0;
 }

@@ -349,8 +349,18 @@ static void packing(void) {
     }
 }
 
+/* The host has no such products, and must not make others instead. */
+static void no_tf32(void) {
+    struct linear *linear = NULL;
+    const struct linear_shape shape = {
+        .rows = 2, .in = 3, .out = 4, .stride_x = 3, .stride_y = 4, .type = COMPUTE_TF32};
+    CHECK_INT(linear_open(&linear, &shape), STATUS_UNSUPPORTED);
+    CHECK(linear == NULL);
+}
+
 int main(void) {
     TEST_RUN(rounding);
+    TEST_RUN(no_tf32);
     for (int threads = 1; threads <= 2; threads++) {
         threads_set(threads);
         TEST_RUN(packing);

@@ -3,9 +3,10 @@
  * compute queue or the caller waits for them. So the bits must be the host's, for each case of
  * model_rig.c, and a wait that is missing shows as wrong values. Also: weights may change once
  * forward has returned, and are asked for at the gate before they are copied; `ready` is called in
- * the host's order, for gradients that are there; a gradient to which more is added stays away;
- * nothing is allocated in a step. When the device fails, at any copy, or has no memory left, at any
- * piece, the model says so, is left in order and nothing stays behind.
+ * the host's order, for gradients that are there; a gradient to which more is added stays away, and
+ * one that is not wanted on the host stays for good; nothing is allocated in a step. When the
+ * device fails, at any copy, or has no memory left, at any piece, the model says so, is left in
+ * order and nothing stays behind.
  */
 #include "kernels/compute.h"
 #include "tests/model_rig.h"
@@ -168,6 +169,7 @@ static void check_idle(const struct late *late) {
 /* What a backward announces, with the gradients as they are then. */
 struct record {
     struct model_rig *rig;
+    const float *values; /* the gradient */
     float *seen;
     uint64_t order[TENSORS_MAX], calls;
 };
@@ -175,14 +177,14 @@ struct record {
 static void record_ready(void *context, uint64_t tensor) {
     struct record *record = context;
     uint64_t at = record->rig->plan.offsets[tensor];
-    memcpy(record->seen + at, record->rig->grad + at,
+    memcpy(record->seen + at, record->values + at,
            model_rig_count(record->rig, tensor) * sizeof(float));
     CHECK(record->calls < TENSORS_MAX);
     record->order[record->calls++] = tensor;
 }
 
 static void record_open(struct record *record, struct model_rig *rig) {
-    *record = (struct record){.rig = rig};
+    *record = (struct record){.rig = rig, .values = rig->grad};
     record->seen = memory_zeroed((size_t)rig->plan.value_count, sizeof(float));
 }
 
@@ -268,6 +270,43 @@ static void test_host_arrays(void) {
     check_same_bits(&rig, rig.grad, &host);
     model_rig_close(&host);
     model_rig_close(&rig);
+}
+
+/* Of a gradient that stays: final behind an event of the queue that computes. */
+static void record_staying(void *context, uint64_t tensor) {
+    struct record *record = context;
+    const struct device_event *event = model_ready_event(record->rig->model);
+    CHECK_INT(event->queue, DEVICE_COMPUTE);
+    record_ready(context, tensor);
+}
+
+static void test_stays(void) {
+    struct late late;
+    struct model_rig host, rig;
+    struct record record, expected;
+    late_init(&late);
+    CHECK_INT(model_rig_open(&host, &model_rig_cases[0], NULL), STATUS_OK);
+    CHECK_INT(model_rig_open(&rig, &model_rig_cases[0], &late.device), STATUS_OK);
+    CHECK(model_device_gradient(host.model) == NULL);
+    record_open(&record, &rig);
+    record_open(&expected, &host);
+    record.values = model_device_gradient(rig.model);
+    free(rig.grad);
+    rig.grad = NULL;
+    for (int step = 0; step < 2; step++) {
+        record.calls = expected.calls = 0;
+        float loss = model_rig_step(&host, record_ready, &expected);
+        CHECK(model_rig_step(&rig, record_staying, &record) == loss);
+        check_same_bits(&rig, record.seen, &host);
+        CHECK_INT(record.calls, rig.plan.tensor_count);
+        CHECK(memcmp(record.order, expected.order, sizeof record.order) == 0);
+        CHECK_INT(late.queues[DEVICE_COPY_OUT].queued, 0);
+    }
+    free(record.seen);
+    free(expected.seen);
+    model_rig_close(&host);
+    model_rig_close(&rig);
+    CHECK_INT(late.taken, 0);
 }
 
 /* Weights that come when the gate is asked for them. */
@@ -377,6 +416,7 @@ static void test_no_memory(void) {
 int main(void) {
     TEST_RUN(test_same_bits);
     TEST_RUN(test_host_arrays);
+    TEST_RUN(test_stays);
     TEST_RUN(test_gate);
     TEST_RUN(test_failure);
     TEST_RUN(test_no_memory);

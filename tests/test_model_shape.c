@@ -4,7 +4,7 @@
  */
 #include "base/random.h"
 #include "tests/test.h"
-#include "worker/model.h"
+#include "worker/model_flops.h"
 
 static uint64_t count_of(const struct tensor *tensor) {
     return tensor->dims == 1 ? tensor->shape[0] : tensor->shape[0] * tensor->shape[1];
@@ -166,10 +166,37 @@ static void test_init_weights(void) {
     plan_free(&plan);
 }
 
+/* By hand, from the sizes of the matrices. Attention's part grows with the sequence, by 12 L C. */
+static void test_flops(void) {
+    static const struct {
+        const char *text;
+        double weights; /* in products: the layers', and the head's */
+        double layers, channels;
+    } cases[] = {
+        {"gpt2:124M", 12.0 * 12 * 768 * 768 + 768.0 * 50257, 12, 768},
+        {"gpt2:2x12x3", 2.0 * 12 * 12 * 12 + 12.0 * 50257, 2, 12},
+        /* queries and their projection, one head of 4 for keys and one for values, three of the
+         * MLP of width 32 (llama_complete) */
+        {"llama:3x12x3x1", 3.0 * (2 * 12 * 12 + 2 * 12 * 4 + 3 * 12 * 32) + 12.0 * 50257, 3, 12},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct model_shape shape;
+        char why[256];
+        CHECK_INT(model_shape_parse(cases[i].text, 50257, 4096, &shape, why, sizeof why),
+                  STATUS_OK);
+        if (strncmp(cases[i].text, "llama", 5) == 0) CHECK_INT(shape.intermediate, 32);
+        for (int64_t T = 1; T <= 4096; T *= 64) {
+            double attention = 12 * cases[i].layers * cases[i].channels * (double)T;
+            CHECK_NEAR(model_flops(&shape, T), 6 * cases[i].weights + attention, 0.5);
+        }
+    }
+}
+
 int main(void) {
     TEST_RUN(test_shape_parse);
     TEST_RUN(test_shape_check);
     TEST_RUN(test_tensors);
+    TEST_RUN(test_flops);
     TEST_RUN(test_init_weights);
     return 0;
 }

@@ -130,6 +130,7 @@ static void local_options_reach_the_model(void) {
         int64_t every;
     } cases[] = {{"f32", "none", COMPUTE_F32, MODEL_RECOMPUTE_NONE, 0},
                  {"bf16", "attention", COMPUTE_BF16, MODEL_RECOMPUTE_ATTENTION, 0},
+                 {"tf32", "none", COMPUTE_TF32, MODEL_RECOMPUTE_NONE, 0},
                  {"f32", "every:3", COMPUTE_F32, MODEL_RECOMPUTE_EVERY, 3}};
     struct job job = {.batch = 5, .seq_len = 9};
     struct model_options options;

@@ -36,24 +36,36 @@ static const char usage[] =
     "usage: rubato plan [--flag VALUE ...]\n"
     "\n"
     "Prints what a job with these options would be: parameters, blocks and their balance over the\n"
-    "shards, the memory of each server and worker, and the bytes of a step on the wire. Nothing "
-    "of\n"
-    "that is allocated, and no data is needed (without --vocab or --data, the vocabulary is taken\n"
-    "to be GPT-2's). Takes the options of `rubato launch`; --shards is of each server.\n"
+    "shards, the memory of each server and worker, and the bytes of a step on the wire. Nothing\n"
+    "of that is allocated, and no data is needed (without --vocab or --data, the vocabulary is\n"
+    "taken to be GPT-2's). Takes the options of `rubato launch`; --shards is of each server. What\n"
+    "a CUDA --device holds is asked of librubato_cuda.so, and no GPU is needed; --device cuda is\n"
+    "counted as one device, and cuda:0,1 says how many share the batch.\n"
     "\n"
     "examples:\n"
     "  rubato plan --model gpt2:1.5B --servers 4 --shards 2 --workers 8 --batch 4 --seq-len 1024\n"
-    "  rubato plan --model gpt2:124M --workers 4 --push int8 --vocab 50304\n";
+    "  rubato plan --model gpt2:124M --workers 4 --push int8 --vocab 50304\n"
+    "  rubato plan --model gpt2:350M --seq-len 1024 --batch 8 --device cuda:0,1\n";
 
 struct planned {
     const struct job *job;
     struct push_codec *push;
-    uint8_t pull;  /* of whole blocks */
-    uint8_t delta; /* of steps; CODEC_F32: none */
+    uint8_t pull;         /* of whole blocks */
+    uint8_t delta;        /* of steps; CODEC_F32: none */
+    struct device device; /* not open: its kind's tables */
+    int devices;          /* of each worker */
     struct model_shape shape;
     struct plan plan;
     /* Of one worker and step, headers included; of pushes, once their schedules are over. */
     uint64_t push_bytes, pull_bytes;
+};
+
+/* Bytes of one worker process; model and copies are of each device. */
+struct worker_bytes {
+    uint64_t moments; /* of --optimizer worker:NAME */
+    uint64_t vector;  /* weights, and as much the gradient */
+    uint64_t pushes, slots;
+    uint64_t model, copies; /* worker/model.h */
 };
 
 /* Bytes of one server process. */
@@ -91,10 +103,20 @@ static uint64_t replica_bytes(const struct planned *planned, const struct plan_b
            delta_steps_max(planned->delta, values) * delta_step_bytes(planned->delta, values);
 }
 
+/* How many there are where the job will run is not known here: of --device cuda, one is assumed. */
+static enum status find_devices(struct planned *planned) {
+    struct device_names names;
+    ASSERT(device_names_parse(planned->job->device, &names));
+    planned->devices = names.count > 0 ? names.count : 1;
+    if (!device_describe(&planned->device, names.kind)) return STATUS_INVALID;
+    return node_check_batch(planned->devices, planned->job->batch);
+}
+
 static enum status build(struct planned *planned) {
     const struct job *job = planned->job;
     int64_t vocab = 0;
     uint64_t count = 0;
+    TRY(find_devices(planned));
     TRY(find_data_vocab(job, &vocab));
     TRY(hf_config_of_job(job, vocab, &planned->shape));
     struct tensor *tensors = model_tensors(&planned->shape, &count);
@@ -189,26 +211,54 @@ static void print_servers(const struct planned *planned) {
     }
 }
 
-static void print_worker(const struct planned *planned) {
-    struct channel_config channel;
+/* Each device has a share of the batch, and copies of weights and gradient; members on the host, of
+ * whom there are several, likewise. */
+static void count_devices(const struct planned *planned, struct worker_bytes *bytes) {
     struct model_options options;
-    double vector = 4.0 * (double)planned->plan.value_count / MIB;
-    double pushes = (double)push_codec_memory(planned->push) / MIB;
-    double moments = 0; /* of --optimizer worker:NAME */
+    trainer_model_options(planned->job, &options);
+    options.B /= planned->devices;
+    options.device = (struct device *)&planned->device;
+    bytes->model = model_bytes(&planned->shape, &options);
+    if (device_is_host(options.device) && planned->devices == 1) return;
+    bytes->copies = model_copies_bytes(planned->plan.value_count, &options);
+}
+
+static struct worker_bytes count_worker(const struct planned *planned) {
+    struct worker_bytes bytes = {0};
+    struct channel_config channel;
+    bytes.vector = sizeof(float) * planned->plan.value_count;
+    bytes.pushes = push_codec_memory(planned->push);
     for (uint64_t id = 0; id < planned->plan.block_count; id++) {
-        pushes += (double)push_codec_bound(planned->push, id) / MIB;
+        bytes.pushes += push_codec_bound(planned->push, id);
         if (job_workers_step(planned->job)) {
-            moments += (double)moments_of(planned->job, &planned->plan.blocks[id]) / MIB;
+            bytes.moments += moments_of(planned->job, &planned->plan.blocks[id]);
         }
     }
-    trainer_model_options(planned->job, &options);
     exchange_channel_config(&planned->plan, &channel);
-    double slots = (double)((uint64_t)channel.slots * channel.slot_bytes) / MIB;
-    double model = (double)model_bytes(&planned->shape, &options) / MIB;
+    bytes.slots = (uint64_t)channel.slots * channel.slot_bytes;
+    count_devices(planned, &bytes);
+    return bytes;
+}
+
+static void print_worker(const struct planned *planned) {
+    struct worker_bytes bytes = count_worker(planned);
+    bool host = device_is_host(&planned->device);
+    uint64_t model = host ? (bytes.model + bytes.copies) * (uint64_t)planned->devices : 0;
+    uint64_t total = bytes.moments + 2 * bytes.vector + bytes.pushes + bytes.slots + model;
     printf("\n%-18s %8s %10s %10s %10s %10s %10s %10s\n", "MiB of each worker", "moments",
            "weights", "gradient", "pushes", "slots", "model", "total");
-    printf("%-18s %8.1f %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n", "worker", moments, vector,
-           vector, pushes, slots, model, moments + 2 * vector + pushes + slots + model);
+    printf("%-18s %8.1f %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n",
+           host ? "worker" : "worker's host", (double)bytes.moments / MIB,
+           (double)bytes.vector / MIB, (double)bytes.vector / MIB, (double)bytes.pushes / MIB,
+           (double)bytes.slots / MIB, (double)model / MIB, (double)total / MIB);
+    if (host) return;
+    printf("%-18s %8s %10.1f %10.1f %10s %10s %10.1f %10.1f\n",
+           planned->devices > 1 ? "each of its devices" : "its device", "",
+           (double)bytes.vector / MIB, (double)bytes.vector / MIB, "", "",
+           (double)(bytes.model + bytes.copies - 2 * bytes.vector) / MIB,
+           (double)(bytes.model + bytes.copies) / MIB);
+    printf("On a device there come cuBLAS's workspace (32 MiB, or 8 on chips before Hopper), what\n"
+           "codecs keep that run there, and CUDA itself.\n");
 }
 
 /* Bits of one direction over the line's rate. */

@@ -13,6 +13,10 @@
 
 enum { EVENTS_A_POLL = 64 };
 
+/* Until what a device encodes is taken to hang; and on channels that lose nothing, until what is
+ * not answered is sent again. */
+enum { LONG_LEASES = 12 };
+
 /* What a send's cookie says: a commit, or a block's id, with a mark when the payload is the block's
  * weights themselves. */
 #define COOKIE_COMMIT  UINT64_MAX
@@ -40,7 +44,7 @@ enum status exchange_init(struct exchange *exchange, const struct exchange_confi
     /* Where frames cannot be lost, a late answer is a slow peer's; repeating whole pushes would
      * only load the link. The rare repetition is for a frame that was found damaged. */
     int64_t lease_ns = job_lease_ns(config->job);
-    exchange->resend_ns = config->channel->ops->lossy ? lease_ns / 2 : 12 * lease_ns;
+    exchange->resend_ns = config->channel->ops->lossy ? lease_ns / 2 : LONG_LEASES * lease_ns;
     size_t bytes = arena_need((size_t)plan->block_count * sizeof(struct exchange_block)) +
                    2 * arena_need((size_t)plan->shard_count * sizeof(bool));
     size_t wire_bytes = 0;
@@ -68,15 +72,29 @@ enum status exchange_init(struct exchange *exchange, const struct exchange_confi
         exchange->blocks[id].wire = wire;
         wire += arena_need(push_codec_bound(exchange->push, id));
     }
+    if (config->device != NULL) {
+        exchange_device_open(&exchange->encoding, config->device, exchange->push, plan->block_count,
+                             exchange->blocks[0].wire, wire_bytes, LONG_LEASES * lease_ns);
+    }
     return STATUS_OK;
 }
 
+void exchange_leave_device(struct exchange *exchange) {
+    exchange_device_close(&exchange->encoding);
+}
+
 void exchange_free(struct exchange *exchange) {
+    exchange_leave_device(exchange);
     push_codec_close(exchange->push);
     stepper_free(&exchange->stepper);
     arena_free(&exchange->arena);
     arena_free(&exchange->wires);
     *exchange = (struct exchange){0};
+}
+
+static void make_unsent(struct exchange *exchange, struct exchange_block *block) {
+    block->unsent = true;
+    exchange->unsent++;
 }
 
 static void open_request(struct exchange *exchange, struct exchange_block *block,
@@ -86,9 +104,8 @@ static void open_request(struct exchange *exchange, struct exchange_block *block
     block->ticket++;
     block->open = true;
     block->exact = false;
-    block->unsent = true;
     exchange->open++;
-    exchange->unsent++;
+    if (!block->encoding) make_unsent(exchange, block);
 }
 
 void exchange_pull_all(struct exchange *exchange, bool first) {
@@ -132,20 +149,38 @@ void exchange_pull_behind(struct exchange *exchange) {
 
 /* What is not finite must not stay in the sums for ever. */
 static void count_encoded(struct exchange *exchange, const struct encoder_result *result,
-                          size_t count, int64_t took_ns) {
+                          size_t count) {
     struct exchange_counters *counters = &exchange->counters;
     counters->pushed_values += count;
-    counters->codec_ns += took_ns;
     if (isfinite(result->gradient_square_sum) && isfinite(result->residual_square_sum)) {
         counters->gradient_square_sum += result->gradient_square_sum;
         counters->residual_square_sum += result->residual_square_sum;
     }
 }
 
+/* The payload of block `id`'s push is there. */
+static void take_payload(struct exchange *exchange, uint64_t id,
+                         const struct encoder_result *result) {
+    struct exchange_block *block = &exchange->blocks[id];
+    block->codec = result->codec;
+    block->wire_bytes = result->bytes;
+    block->wire_xxh3 = checksum_xxh3(block->wire, block->wire_bytes);
+    /* Of what the shard will apply: the codec may have made an infinity of a finite value, and then
+     * the commit must say so. */
+    block->sum_of_squares = result->square_sum;
+    count_encoded(exchange, result, (size_t)exchange->config.plan->blocks[id].count);
+}
+
+static void open_push(struct exchange *exchange, struct exchange_block *block,
+                      const struct exchange_report *report) {
+    block->seq = report->seq;
+    block->weight = report->weight;
+    open_request(exchange, block, FRAME_PUSH);
+}
+
 enum status exchange_push(struct exchange *exchange, const struct exchange_report *report,
                           uint64_t id, const float *values) {
     struct exchange_block *block = &exchange->blocks[id];
-    size_t count = (size_t)exchange->config.plan->blocks[id].count;
     if (block->sends > 0) {
         return STATUS_AGAIN;
     }
@@ -156,16 +191,28 @@ enum status exchange_push(struct exchange *exchange, const struct exchange_repor
             stepper_push(&exchange->stepper, id, report->seq, report->weight, report->clip, values);
     }
     push_codec_encode(exchange->push, id, report->seq, values, block->wire, &result);
-    block->codec = result.codec;
-    block->wire_bytes = result.bytes;
-    block->wire_xxh3 = checksum_xxh3(block->wire, block->wire_bytes);
-    /* Of what the shard will apply: the codec may have made an infinity of a finite value, and then
-     * the commit must say so. */
-    block->sum_of_squares = result.square_sum;
-    count_encoded(exchange, &result, count, clock_now_ns() - start_ns);
-    block->seq = report->seq;
-    block->weight = report->weight;
-    open_request(exchange, block, FRAME_PUSH);
+    take_payload(exchange, id, &result);
+    exchange->counters.codec_ns += clock_now_ns() - start_ns;
+    open_push(exchange, block, report);
+    return STATUS_OK;
+}
+
+bool exchange_on_device(const struct exchange *exchange) {
+    return exchange->encoding.device != NULL;
+}
+
+enum status exchange_push_device(struct exchange *exchange, const struct exchange_report *report,
+                                 uint64_t id, const float *values,
+                                 const struct device_event *ready) {
+    struct exchange_block *block = &exchange->blocks[id];
+    if (block->sends > 0) {
+        return STATUS_AGAIN;
+    }
+    int64_t start_ns = clock_now_ns();
+    exchange_device_push(&exchange->encoding, id, report->seq, values, ready, block->wire);
+    exchange->counters.codec_ns += clock_now_ns() - start_ns;
+    block->encoding = true;
+    open_push(exchange, block, report);
     return STATUS_OK;
 }
 
@@ -178,13 +225,14 @@ static void make_commits_due(struct exchange *exchange) {
     }
 }
 
-void exchange_commit(struct exchange *exchange, uint64_t seq) {
+/* All payloads of the report are there. */
+static void sum_commit(struct exchange *exchange) {
     const struct plan *plan = exchange->config.plan;
-    exchange->commit_seq = seq;
+    exchange->commit_waits = false;
     exchange->commit_sum = 0;
     memset(exchange->commit_shards, false, (size_t)plan->shard_count * sizeof(bool));
     for (uint64_t id = 0; id < plan->block_count; id++) {
-        if (exchange->blocks[id].seq == seq) {
+        if (exchange->blocks[id].seq == exchange->commit_seq) {
             exchange->commit_sum += exchange->blocks[id].sum_of_squares;
             exchange->commit_shards[plan->blocks[id].shard] = true;
         }
@@ -192,6 +240,45 @@ void exchange_commit(struct exchange *exchange, uint64_t seq) {
     exchange->nonfinite_in_row =
         isfinite(exchange->commit_sum) ? 0 : exchange->nonfinite_in_row + 1;
     make_commits_due(exchange);
+}
+
+void exchange_commit(struct exchange *exchange, uint64_t seq) {
+    exchange->commit_seq = seq;
+    exchange->commit_waits = exchange_encodes(exchange);
+    exchange->commits_unsent = 0; /* of the report before */
+    if (!exchange->commit_waits) {
+        sum_commit(exchange);
+    }
+}
+
+bool exchange_encodes(const struct exchange *exchange) {
+    return exchange->encoding.count > 0 && exchange->device_status == STATUS_OK;
+}
+
+/* What the device has encoded since. */
+static bool take_encoded(struct exchange *exchange, int64_t now_ns) {
+    struct encoder_result result;
+    uint64_t id = 0;
+    bool took = false;
+    while (exchange_encodes(exchange)) {
+        enum status status = exchange_device_next(&exchange->encoding, now_ns, &id, &result);
+        if (status == STATUS_AGAIN) {
+            break;
+        }
+        exchange->device_status = status;
+        if (status == STATUS_OK) {
+            int64_t start_ns = clock_now_ns();
+            exchange->blocks[id].encoding = false;
+            take_payload(exchange, id, &result);
+            make_unsent(exchange, &exchange->blocks[id]);
+            exchange->counters.codec_ns += clock_now_ns() - start_ns;
+            took = true;
+        }
+    }
+    if (exchange->commit_waits && exchange->encoding.count == 0) {
+        sum_commit(exchange);
+    }
+    return took;
 }
 
 static enum status send_frame(struct exchange *exchange, struct frame *frame, uint64_t shard,
@@ -307,19 +394,18 @@ static void resend(struct exchange *exchange, int64_t now_ns) {
     bool again = false;
     for (uint64_t id = 0; id < plan->block_count && exchange->open > 0; id++) {
         struct exchange_block *block = &exchange->blocks[id];
-        if (!block->open || block->unsent || block->lent || block->sends > 0 ||
+        if (!block->open || block->encoding || block->unsent || block->lent || block->sends > 0 ||
             now_ns - block->asked_ns < exchange->resend_ns) {
             continue;
         }
-        block->unsent = true;
+        make_unsent(exchange, block);
         block->first = block->kind == FRAME_PULL && exchange->config.rank == 0 &&
                        block->version == 0 && block->seq == 0;
-        exchange->unsent++;
         exchange->counters.resent++;
         again = true;
     }
-    if (again && exchange->commit_seq != 0 && exchange->commits_unsent == 0 &&
-        now_ns - exchange->commit_ns >= exchange->resend_ns) {
+    if (again && exchange->commit_seq != 0 && !exchange->commit_waits &&
+        exchange->commits_unsent == 0 && now_ns - exchange->commit_ns >= exchange->resend_ns) {
         make_commits_due(exchange);
     }
 }
@@ -374,8 +460,7 @@ static bool decode(struct exchange *exchange, const struct frame *frame,
                                          frame->block_version, weights, count, &place);
         block->check = status == STATUS_OK ? place.check : DELTA_NONE;
         if (status != STATUS_OK && !block->unsent) {
-            block->unsent = true;
-            exchange->unsent++;
+            make_unsent(exchange, block);
         }
         return status == STATUS_OK;
     }
@@ -469,10 +554,11 @@ bool exchange_poll(struct exchange *exchange, int64_t now_ns) {
             }
         }
     }
+    bool encoded = take_encoded(exchange, now_ns);
     resend(exchange, now_ns);
     send_unsent(exchange, now_ns);
     send_commits(exchange, now_ns);
-    return count > 0;
+    return count > 0 || encoded;
 }
 
 uint64_t exchange_answered(const struct exchange *exchange, uint64_t id) {

@@ -10,6 +10,8 @@
  * With --pull delta-* the installed weights are the block's replica (compression/delta.h): a
  * request says which one, the answer has the steps from there. Steps that do not fit are refused,
  * and the request is repeated without a replica: the answer is a whole one.
+ * Where the gradient is on a device that has the codec, blocks are encoded there
+ * (exchange_device.h), and leave as they are done.
  * A state machine without threads or waits, polled by its owner. Memory is from the plan: one
  * encoded push a block, in memory of the channel's where it has some (channel_memory).
  */
@@ -22,6 +24,7 @@
 #include "proto/job.h"
 #include "proto/plan.h"
 #include "transport/channel.h"
+#include "worker/exchange_device.h"
 #include "worker/stepper.h"
 
 #include <stdatomic.h>
@@ -32,6 +35,7 @@ struct exchange_block {
     bool open;            /* the request is not answered */
     bool first;           /* its first weights are to be sent before the pull (worker 0) */
     bool exact;           /* the pull is for the shard's own weights, f32 */
+    bool encoding;        /* the request's payload is not there yet: a device makes it */
     bool unsent;          /* the request is to be handed to the channel */
     bool lent;            /* the weights are the channel's, as the first frame's payload */
     uint32_t sends;       /* of requests in flight: the wire buffer is the channel's */
@@ -58,7 +62,7 @@ struct exchange_counters {
     uint64_t pushes_answered;
     uint64_t dropped; /* reports of which a block did not count */
     uint64_t resent, ignored, corrupt;
-    int64_t codec_ns;     /* in encoders, check-sums included */
+    int64_t codec_ns;     /* of the host in encoders, check-sums included */
     uint64_t codec_bytes; /* memory that they keep */
     /* Over all pushes whose values were finite: of the gradients, and of what was held back. */
     double gradient_square_sum, residual_square_sum;
@@ -78,12 +82,15 @@ struct exchange_config {
     struct channel *channel; /* open and connected: peer i is shard i; the caller's */
     uint64_t job_id, epoch, session;
     uint32_t rank;
-    float *weights; /* [plan.value_count], installed into: in local modes the anchor */
+    float *weights;        /* [plan.value_count], installed into: in local modes the anchor */
+    struct device *device; /* where pushes are encoded if it can, open longer than this; or NULL */
 };
 
 struct exchange {
     struct exchange_config config;
     struct push_codec *push;
+    struct exchange_device encoding;
+    enum status device_status;     /* OK; DEVICE: it failed while it encoded; TIMEOUT: it hangs */
     struct exchange_block *blocks; /* [plan.block_count] */
     bool follows;                  /* the weights are replicas: --pull delta-* */
     bool steps;                    /* and are stepped here: --optimizer worker:NAME */
@@ -92,6 +99,7 @@ struct exchange {
     uint64_t unsent;               /* requests that wait for the channel */
     uint64_t commit_seq;           /* the report that is committed, 0: none */
     double commit_sum;
+    bool commit_waits;       /* for blocks that are being encoded */
     uint64_t dropped_seq;    /* the last report that did not count */
     uint64_t commits_unsent; /* shards still to be told */
     bool *commit_due;        /* [shard_count] */
@@ -114,6 +122,10 @@ enum status exchange_init(struct exchange *exchange,
                           const struct exchange_config *config) WARN_UNUSED;
 void exchange_free(struct exchange *exchange);
 
+/* The device has no part in it any more: ahead of the channel's closing. Waits for what it encodes.
+ * Harmless without a device. */
+void exchange_leave_device(struct exchange *exchange);
+
 /* Asks for every block; worker 0 sends its weights first when `first` is set. No request may be
  * open. */
 void exchange_pull_all(struct exchange *exchange, bool first);
@@ -131,12 +143,25 @@ void exchange_pull_behind(struct exchange *exchange);
 enum status exchange_push(struct exchange *exchange, const struct exchange_report *report,
                           uint64_t id, const float *values) WARN_UNUSED;
 
+/* Are the values of all pushes to be on config.device? Any thread, once the first SETTLED
+ * (session.h) has come. */
+bool exchange_on_device(const struct exchange *exchange);
+
+/* Then, instead of exchange_push(): values [block.count] on the device, final behind `ready`; they
+ * are free again, and the event may be recorded again, once the block is answered. */
+enum status exchange_push_device(struct exchange *exchange, const struct exchange_report *report,
+                                 uint64_t id, const float *values,
+                                 const struct device_event *ready) WARN_UNUSED;
+
 /* All blocks of the report are handed over: tells the shards that own some the sum of squares of
  * the whole. */
 void exchange_commit(struct exchange *exchange, uint64_t seq);
 
-/* Does what can be done now; true when something came from the channel. */
+/* Does what can be done now; true when something came from the channel or was encoded. */
 bool exchange_poll(struct exchange *exchange, int64_t now_ns);
+
+/* A device encodes: poll soon, nothing will wake the owner. */
+bool exchange_encodes(const struct exchange *exchange);
 
 /* The last push of block `id` whose answer is installed, 0: none. Until its next push the block's
  * weights stay as they are, and may be read. Any thread, once the first SETTLED (session.h) has

@@ -59,6 +59,7 @@ static struct model *open_writer(const struct trainer *trainer) {
     trainer_model_options(trainer->job, &options);
     options.B = 1;
     options.training = false;
+    options.type = options.type == COMPUTE_TF32 ? COMPUTE_F32 : options.type;
     return model_open(&writer, &trainer->shape, trainer->plan, &options) == STATUS_OK ? writer
                                                                                       : NULL;
 }

@@ -95,10 +95,12 @@ enum status model_open(struct model **model, const struct model_shape *shape,
 /* Harmless on NULL. */
 void model_close(struct model *model);
 
-/* Bytes that model_open would take on the host, weights and gradients (the caller's) not among
- * them; 0 if they do not fit in 64 bits. What the products take inside oneDNN is an estimate.
- * Allocates nothing. */
+/* Bytes that model_open would take of options.device, which need not be open (device_describe); 0
+ * if they do not fit in 64 bits. What the products take inside oneDNN is an estimate. Weights and
+ * gradients are not among them: on the host they are the caller's, and on another device, or in a
+ * team, model_copies_bytes() of as many values. Allocates nothing. */
 uint64_t model_bytes(const struct model_shape *shape, const struct model_options *options);
+uint64_t model_copies_bytes(uint64_t value_count, const struct model_options *options);
 
 /* OK; DEVICE: the device failed; TIMEOUT, PEER_LOST: the team did (kernels/group.h). Logged: what
  * was computed since is worth nothing. */
@@ -139,7 +141,7 @@ struct model_batch {
 /* Where a gradient goes. To accumulate K batches: scale 1/K, `add` for all but the first, `more`
  * for all but the last. */
 struct model_gradient {
-    float *values; /* [value_count] */
+    float *values; /* [value_count]; NULL, with one device that is not the host: it stays there */
     float scale;   /* the gradient is that of scale * mean loss */
     bool add;      /* to the last pass's; else it is overwritten, every value */
     bool more;     /* the next pass will add to it: another device than the host keeps it till then,
@@ -163,6 +165,12 @@ typedef void model_ready_fn(void *context, uint64_t tensor);
  * their place. It is not called for all if the device fails. */
 void model_backward(struct model *model, const struct model_batch *batch,
                     const struct model_gradient *gradient, model_ready_fn *ready, void *context);
+
+/* Where a gradient that stays on a device is, [value_count] of its memory; NULL: the model is the
+ * host's. And the event behind which that of the tensor is final for which `ready` is being called;
+ * the next pass records it again. */
+const float *model_device_gradient(const struct model *model);
+const struct device_event *model_ready_event(const struct model *model);
 
 /* T of its options: the longest text it can see at once. */
 int64_t model_longest(const struct model *model);

@@ -25,6 +25,14 @@ float *model_gradient_values(const struct model *model, const struct model_gradi
     return model->mirror != NULL ? mirror_gradient(model->mirror) : gradient->values;
 }
 
+const float *model_device_gradient(const struct model *model) {
+    return model->mirror != NULL ? mirror_gradient(model->mirror) : NULL;
+}
+
+const struct device_event *model_ready_event(const struct model *model) {
+    return mirror_ready_event(model->mirror);
+}
+
 float *model_grad(const struct model_backward *pass, uint64_t tensor) {
     return pass->values + pass->model->plan->offsets[tensor];
 }
@@ -38,7 +46,7 @@ float *model_grad_adding(const struct model_backward *pass, uint64_t tensor) {
     return grad;
 }
 
-/* From another device than the host a gradient must come first: hear_of_copies() announces it. */
+/* From another device than the host hear_of_copies() announces it. */
 void model_announce(const struct model_backward *pass, uint64_t tensor) {
     struct model *model = pass->model;
     if (model->mirror == NULL) {

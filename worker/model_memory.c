@@ -306,20 +306,11 @@ void model_expect_weights(struct model *model, const float *weights,
     model->loads = true;
 }
 
-/* About what a product keeps in bfloat16 (in f32 it uses the caller's): its operands, and its
- * weights, packed twice for training since backward has another layout; or rounded in f32, once. */
-static uint64_t product_bytes(const struct linear_shape *shape) {
-    uint64_t weights = (uint64_t)shape->in * (uint64_t)shape->out;
-    uint64_t operands = (uint64_t)shape->rows * (uint64_t)(shape->in + shape->out);
-    if (shape->type == COMPUTE_F32) return 0;
-    if (!linear_bf16_is_fast()) return sizeof(float) * (operands + weights);
-    return sizeof(uint16_t) * (operands + weights * (shape->training ? 2 : 1));
-}
-
 uint64_t model_bytes(const struct model_shape *shape, const struct model_options *options) {
     check_options(shape, options);
     if (options->B > ROWS_MAX / options->T) return 0;
     struct model model = prepare(shape, options);
+    const struct compute_ops *compute = model.device->compute;
     struct carver carver = {0};
     struct model_product products[MODEL_PRODUCTS_MAX];
     int count = shape->family->products(shape, products);
@@ -327,11 +318,11 @@ uint64_t model_bytes(const struct model_shape *shape, const struct model_options
     carve_model(&carver, &model);
     for (int i = 0; i < count; i++) {
         struct linear_shape product = product_shape(&model, &products[i]);
-        layer_bytes += product_bytes(&product);
+        layer_bytes += compute->linear_need(&product);
     }
     struct linear_shape head = head_shape(&model);
     if (carver.overflow || !memory_multiply(layer_bytes, (uint64_t)shape->layers, &layers_bytes) ||
         layers_bytes > UINT64_MAX / 2)
         return 0;
-    return carver.need + layers_bytes + product_bytes(&head);
+    return carver.need + layers_bytes + compute->linear_need(&head);
 }

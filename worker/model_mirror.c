@@ -24,6 +24,7 @@ struct model_mirror {
     uint64_t *sent;                /* [tensor_count] */
     struct device_event **arrived; /* [tensor_count] */
     uint64_t sent_count, come_count, told_count;
+    bool stays; /* they are not copied */
 };
 
 static uint64_t count_of(const struct plan *plan, uint64_t tensor) {
@@ -31,16 +32,24 @@ static uint64_t count_of(const struct plan *plan, uint64_t tensor) {
     return shape->shape[0] * (shape->dims == 1 ? 1 : shape->shape[1]);
 }
 
+/* The last tensor's end is summed with what is behind it. */
+#define BEHIND_BYTES (GROUP_MAX * sizeof(float))
+
+uint64_t model_copies_bytes(uint64_t value_count, const struct model_options *options) {
+    uint64_t vector = value_count * sizeof(float);
+    uint64_t batch = 2 * (uint64_t)(options->B * options->T) * sizeof(int32_t);
+    return vector + batch + (options->training ? vector + BEHIND_BYTES + sizeof(float) : 0);
+}
+
 static enum status take_memory(struct model_mirror *mirror, bool training) {
     struct device *device = mirror->device;
     size_t vector = (size_t)mirror->plan->value_count * sizeof(float);
     size_t rows = (size_t)mirror->rows_most;
-    size_t behind = GROUP_MAX * sizeof(float); /* the last tensor's end is summed with these */
     mirror->weights = device_take(device, vector);
     mirror->batch = device_take(device, 2 * rows * sizeof(int32_t));
     mirror->staged = device_take_pinned(device, 2 * rows * sizeof(int32_t));
     mirror->losses = device_take_pinned(device, rows * sizeof(float));
-    if (training) mirror->gradient = device_take(device, vector + behind);
+    if (training) mirror->gradient = device_take(device, vector + BEHIND_BYTES);
     if (training) mirror->tail = device_take(device, sizeof(float));
     bool taken = mirror->weights != NULL && mirror->batch != NULL && mirror->staged != NULL &&
                  mirror->losses != NULL &&
@@ -72,7 +81,9 @@ enum status mirror_open(struct model_mirror **mirror, struct device *device,
 void mirror_close(struct model_mirror *mirror) {
     if (mirror == NULL) return;
     struct device *device = mirror->device;
-    (void)mirror_settle(mirror); /* who fails is idle, too */
+    (void)mirror_settle(mirror);
+    enum status status = device_wait(device, DEVICE_CODEC);
+    (void)status; /* who fails is idle, too */
     device_event_close(device, mirror->place);
     for (uint64_t i = 0; mirror->arrived != NULL && i < mirror->plan->tensor_count; i++)
         device_event_close(device, mirror->arrived[i]);
@@ -218,14 +229,20 @@ static void send_part(struct model_mirror *mirror, float *gradient, uint64_t cou
 void mirror_send(struct model_mirror *mirror, uint64_t tensor, float *values) {
     uint64_t at = mirror->plan->offsets[tensor], count = count_of(mirror->plan, tensor);
     ASSERT_OP(mirror->sent_count, <, mirror->plan->tensor_count);
-    follow(mirror, DEVICE_COPY_OUT, DEVICE_COMPUTE);
+    mirror->stays = values == NULL;
+    if (!mirror->stays) follow(mirror, DEVICE_COPY_OUT, DEVICE_COMPUTE);
     if (mirror->team != NULL) {
         send_part(mirror, mirror->gradient + at, count, values + at);
-    } else {
+    } else if (!mirror->stays) {
         copy_gradient(mirror, values + at, mirror->gradient + at, count);
     }
-    device_event_record(mirror->device, mirror->arrived[mirror->sent_count], DEVICE_COPY_OUT);
+    device_event_record(mirror->device, mirror->arrived[mirror->sent_count],
+                        mirror->stays ? DEVICE_COMPUTE : DEVICE_COPY_OUT);
     mirror->sent[mirror->sent_count++] = tensor;
+}
+
+const struct device_event *mirror_ready_event(const struct model_mirror *mirror) {
+    return mirror->arrived[mirror->told_count];
 }
 
 /* Whether this member's copy of the next tensor is done: OK, AGAIN, or what failed. */
@@ -252,8 +269,22 @@ static enum status came_to_all(const struct model_mirror *mirror, uint64_t tenso
     return waits ? team_wait_parts(mirror->team, tensor) : team_parts(mirror->team, tensor);
 }
 
+/* Of tensors that stay nothing is to come: who is told queues its work before they are final. */
+static enum status tell_staying(struct model_mirror *mirror, bool all, model_ready_fn *ready,
+                                void *context) {
+    for (; mirror->told_count < mirror->sent_count; mirror->told_count++) {
+        if (ready != NULL) ready(context, mirror->sent[mirror->told_count]);
+    }
+    if (!all) return STATUS_OK;
+    mirror->sent_count = mirror->told_count = 0;
+    enum status status = device_wait(mirror->device, DEVICE_COMPUTE);
+    if (status != STATUS_OK) (void)mirror_settle(mirror);
+    return status;
+}
+
 enum status mirror_tell(struct model_mirror *mirror, bool all, model_ready_fn *ready,
                         void *context) {
+    if (mirror->stays && mirror->sent_count > 0) return tell_staying(mirror, all, ready, context);
     enum status status = take_copies(mirror, all), told = STATUS_OK;
     while (mirror->told_count < mirror->come_count && told == STATUS_OK) {
         uint64_t tensor = mirror->sent[mirror->told_count];

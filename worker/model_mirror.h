@@ -6,7 +6,8 @@
  *   weights    some tensors at a time on DEVICE_COPY_IN; DEVICE_COMPUTE waits for them
  *   batch      by way of pinned memory, on DEVICE_COMPUTE
  *   losses     back on DEVICE_COMPUTE, and waited for: the one wait of a forward pass
- *   gradient   a tensor at a time on DEVICE_COPY_OUT, behind what computed it
+ *   gradient   a tensor at a time on DEVICE_COPY_OUT, behind what computed it; or it stays, and
+ *              whoever is told of a tensor waits for the event that goes with it
  * A copy of weights starts when all is done that was queued before they were announced, and is done
  * when the losses are back: so the host's weights may change as soon as a forward pass has
  * returned, and backward reads the device's copy alone.
@@ -29,7 +30,7 @@ struct model_mirror;
 enum status mirror_open(struct model_mirror **mirror, struct device *device,
                         const struct plan *plan, const struct model_options *options) WARN_UNUSED;
 
-/* Waits for its copies; harmless on NULL. */
+/* Waits for its copies, and for encoders of its gradient; harmless on NULL. */
 void mirror_close(struct model_mirror *mirror);
 
 /* The device's: weights and gradient [plan.value_count], gradient NULL without training; of the
@@ -55,13 +56,17 @@ const float *mirror_losses(struct model_mirror *mirror, const float *losses, int
 /* Waits until nothing is read from or written to the host's memory any more. DEVICE: it failed. */
 enum status mirror_settle(struct model_mirror *mirror);
 
-/* The tensor's gradient, final behind what is queued -> values [value_count] of the host. */
+/* The tensor's gradient, final behind what is queued -> values [value_count] of the host; NULL: it
+ * stays, which is the same for all tensors of a pass, and for no team. */
 void mirror_send(struct model_mirror *mirror, uint64_t tensor, float *values);
 
-/* Calls `ready` (NULL: nobody) for each tensor that has arrived since, in the order they were sent,
- * in a team from all members, of whom member 0 calls; with `all`, waits for those under way, also
- * when it fails. DEVICE, TIMEOUT, PEER_LOST: this device or the team failed, and `ready` is called
- * no more in this pass. */
+/* Within `ready`, of a tensor that stays: its gradient is final behind this. */
+const struct device_event *mirror_ready_event(const struct model_mirror *mirror);
+
+/* Calls `ready` (NULL: nobody) for each tensor that has arrived since, or stays, in the order they
+ * were sent, in a team from all members, of whom member 0 calls; with `all`, waits for those under
+ * way, also when it fails. DEVICE, TIMEOUT, PEER_LOST: this device or the team failed, and `ready`
+ * is called no more in this pass. */
 enum status mirror_tell(struct model_mirror *mirror, bool all, model_ready_fn *ready,
                         void *context) WARN_UNUSED;
 

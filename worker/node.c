@@ -15,6 +15,7 @@ enum order { ORDER_FORWARD, ORDER_BACKWARD, ORDER_END };
 
 struct member {
     struct node *node;
+    struct device *device;
     struct model *model;
     pthread_t thread; /* not member 0's */
     int rank;
@@ -80,6 +81,21 @@ enum status node_check_batch(int count, int64_t B) {
 
 /* ---- a member's part ---- */
 
+static float forward(const struct member *member, const struct model_batch *batch,
+                     const struct model_gradient *gradient) {
+    device_range_begin(member->device, gradient != NULL ? "forward" : "validation");
+    float loss = model_forward(member->model, batch, gradient);
+    device_range_end(member->device);
+    return loss;
+}
+
+static void backward(const struct member *member, const struct model_batch *batch,
+                     const struct model_gradient *gradient, model_ready_fn *ready, void *context) {
+    device_range_begin(member->device, "backward");
+    model_backward(member->model, batch, gradient, ready, context);
+    device_range_end(member->device);
+}
+
 /* Member 0 asks the caller's gate, the others come after it. */
 static bool wait_gate(void *context, uint64_t first, uint64_t count) {
     struct member *member = context;
@@ -100,8 +116,7 @@ static void forward_member(struct member *member) {
     member->gates = 0;
     if (node->load && node->expect) model_expect_weights(member->model, node->weights, &gate);
     if (node->load && !node->expect) model_set_weights(member->model, node->weights);
-    member->loss =
-        model_forward(member->model, &member->batch, node->has_gradient ? &member->gradient : NULL);
+    member->loss = forward(member, &member->batch, node->has_gradient ? &member->gradient : NULL);
 }
 
 static void run_member(struct member *member) {
@@ -109,8 +124,8 @@ static void run_member(struct member *member) {
     if (node->order == ORDER_FORWARD) {
         forward_member(member);
     } else {
-        model_backward(member->model, &member->batch, &member->gradient,
-                       member->rank == 0 ? node->ready : NULL, node->context);
+        backward(member, &member->batch, &member->gradient, member->rank == 0 ? node->ready : NULL,
+                 node->context);
     }
     if (model_status(member->model) == STATUS_OK) return;
     group_abort(node->group, member->rank);
@@ -201,7 +216,7 @@ static void share_gradient(struct node *node, const struct model_gradient *gradi
 
 float node_forward(struct node *node, const struct model_batch *batch,
                    const struct model_gradient *gradient) {
-    if (node->count == 1) return model_forward(node->members[0].model, batch, gradient);
+    if (node->count == 1) return forward(&node->members[0], batch, gradient);
     int64_t all = share_out(node, batch);
     share_gradient(node, gradient, all);
     team_begin(node->team);
@@ -219,12 +234,20 @@ float node_forward(struct node *node, const struct model_batch *batch,
 void node_backward(struct node *node, const struct model_batch *batch,
                    const struct model_gradient *gradient, model_ready_fn *ready, void *context) {
     if (node->count == 1) {
-        model_backward(node->members[0].model, batch, gradient, ready, context);
+        backward(&node->members[0], batch, gradient, ready, context);
         return;
     }
     node->ready = ready;
     node->context = context;
     run_all(node, ORDER_BACKWARD);
+}
+
+const float *node_device_gradient(const struct node *node) {
+    return model_device_gradient(node->members[0].model);
+}
+
+const struct device_event *node_ready_event(const struct node *node) {
+    return model_ready_event(node->members[0].model);
 }
 
 void node_set_weights(struct node *node, const float *weights) {
@@ -262,7 +285,7 @@ static enum status open_members(struct node *node, const struct model_shape *sha
         own.B = (options->B + node->count - 1) / node->count;
         own.team = node->team;
         own.rank = i;
-        *member = (struct member){.node = node, .rank = i};
+        *member = (struct member){.node = node, .device = devices[i], .rank = i};
         TRY(model_open(&member->model, shape, plan, &own));
     }
     return STATUS_OK;

@@ -53,4 +53,8 @@ float node_forward(struct node *node, const struct model_batch *batch,
 void node_backward(struct node *node, const struct model_batch *batch,
                    const struct model_gradient *gradient, model_ready_fn *ready, void *context);
 
+/* As model_device_gradient and model_ready_event; of one device. */
+const float *node_device_gradient(const struct node *node);
+const struct device_event *node_ready_event(const struct node *node);
+
 #endif

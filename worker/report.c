@@ -162,8 +162,20 @@ static void write_result(const struct report *report, const struct report_step *
     }
 }
 
+static void write_device(struct json *json, const struct report_step *step) {
+    if (step->device_bytes_most > 0) {
+        json_int(json, "device_bytes", (int64_t)step->device_bytes);
+        json_int(json, "device_bytes_most", (int64_t)step->device_bytes_most);
+    }
+    if (step->reading.memory_total > 0) {
+        json_int(json, "device_memory_used", (int64_t)step->reading.memory_used);
+        json_int(json, "device_utilisation", step->reading.utilisation);
+        json_int(json, "device_celsius", step->reading.temperature);
+    }
+}
+
 static void write_metrics(struct report *report, const struct report_step *step, int64_t now_ns) {
-    char text[1024];
+    char text[2048];
     size_t bytes = 0;
     struct json json;
     const struct exchange_counters *now = &step->counters;
@@ -178,6 +190,9 @@ static void write_metrics(struct report *report, const struct report_step *step,
     json_real(&json, "lr", step->lr, 6);
     json_int(&json, "tokens", (int64_t)step->job_tokens);
     json_real(&json, "tok_s", tokens_a_second(report, step, now_ns), 6);
+    if (step->mfu > 0) {
+        json_real(&json, "mfu", step->mfu, 4);
+    }
     json_open_object(&json, "ms");
     json_real(&json, "forward", milliseconds(step->forward_ns), 5);
     json_real(&json, "backward", milliseconds(step->backward_ns), 5);
@@ -199,15 +214,7 @@ static void write_metrics(struct report *report, const struct report_step *step,
     json_int(&json, "round", step->round);
     json_int(&json, "dropped", (int64_t)now->dropped);
     json_int(&json, "resent", (int64_t)now->resent);
-    if (step->device_bytes_most > 0) {
-        json_int(&json, "device_bytes", (int64_t)step->device_bytes);
-        json_int(&json, "device_bytes_most", (int64_t)step->device_bytes_most);
-    }
-    if (step->reading.memory_total > 0) {
-        json_int(&json, "device_memory_used", (int64_t)step->reading.memory_used);
-        json_int(&json, "device_utilisation", step->reading.utilisation);
-        json_int(&json, "device_celsius", step->reading.temperature);
-    }
+    write_device(&json, step);
     report->before = *now;
     if (json_end(&json, &bytes) == STATUS_OK) {
         (void)fprintf(report->metrics, "%s\n", text);
@@ -237,6 +244,7 @@ static void print_progress(struct report *report, const struct report_step *step
     char rate[32];
     char left[32];
     char val[32] = "-";
+    char mfu[32] = "";
     char line[256];
     double elapsed = (double)(now_ns - report->started_ns) / (double)CLOCK_S;
     double a_step = elapsed / (double)step->step;
@@ -245,17 +253,23 @@ static void print_progress(struct report *report, const struct report_step *step
     if (isfinite(step->val_loss)) {
         (void)snprintf(val, sizeof val, "%.3f", step->val_loss);
     }
+    if (report->shared_ns > 0) {
+        (void)snprintf(mfu, sizeof mfu, " | mfu %.1f%%",
+                       100 * report->flops_share / report->shared_ns);
+    }
     (void)snprintf(line, sizeof line,
-                   "step %" PRId64 "/%" PRId64 " (%.0f%%) | loss %.3f | val %s | %s tok/s | push "
+                   "step %" PRId64 "/%" PRId64 " (%.0f%%) | loss %.3f | val %s | %s tok/s%s | push "
                    "%.1fx | stale %.1f | eta %s",
                    step->step, report->job.steps,
                    100.0 * (double)step->step / (double)report->job.steps, (double)step->loss, val,
-                   rate, report_push_ratio(&step->counters), report_staleness(&step->counters),
+                   rate, mfu, report_push_ratio(&step->counters), report_staleness(&step->counters),
                    left);
     (void)fprintf(stderr, report->live ? "\r%s\033[K" : "%s\n", line);
     (void)fflush(stderr);
     report->line_open = report->live;
     report->printed_ns = now_ns;
+    report->flops_share = 0;
+    report->shared_ns = 0;
 }
 
 void report_step(struct report *report, const struct report_step *step) {
@@ -265,6 +279,11 @@ void report_step(struct report *report, const struct report_step *step) {
     }
     if (!report->line && !report->live) {
         return;
+    }
+    if (step->mfu > 0) {
+        double took_ns = (double)(step->forward_ns + step->backward_ns + step->wait_ns);
+        report->flops_share += step->mfu * took_ns;
+        report->shared_ns += took_ns;
     }
     bool last = step->step >= report->job.steps;
     int64_t every = report->live                                ? LIVE_EVERY_NS

@@ -31,6 +31,7 @@ struct report_step {
     int64_t forward_ns, backward_ns;   /* computing; pushing overlaps with backward */
     int64_t forward_wait_ns;           /* in forward, for weights of the round before */
     int64_t wait_ns;                   /* that, and from the end of backward to the next step */
+    double mfu;                        /* model_flops.h, of the step with its wait; 0: not known */
     uint64_t job_tokens;               /* all workers' together so far */
     struct exchange_counters counters; /* since the start */
     uint64_t device_bytes;             /* taken of the device's memory now, and at most; */
@@ -48,6 +49,7 @@ struct report {
     bool line, live; /* progress: whole lines; one line rewritten in place */
     int64_t started_ns, printed_ns;
     struct exchange_counters before; /* of the previous step */
+    double flops_share, shared_ns;   /* sums of mfu * time and of time since the last line */
     bool line_open;                  /* a live line stands on the terminal */
 };
 

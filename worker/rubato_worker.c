@@ -118,6 +118,11 @@ static int open_data(struct worker *worker) {
 static int open_devices(struct worker *worker) {
     struct device_names named;
     struct device_memory memory;
+    char why[256];
+    if (job_check_device(&worker->job, why, sizeof why) != STATUS_OK) {
+        log_error("%s", why);
+        return EXIT_CODE_USAGE;
+    }
     ASSERT(device_names_parse(worker->job.device, &named));
     enum status status = node_open_devices(&named, worker->devices, &worker->device_count);
     if (status != STATUS_OK) {
@@ -153,9 +158,11 @@ static enum status start_session(struct worker *worker, int signals) {
 
 static void await_session(void *context) {
     struct worker *worker = context;
+    device_range_begin(worker->devices[0], "wait");
     /* The session's leases and deadlines end every wait. */
     wake_wait(&worker->wake.fd, 1, CLOCK_S);
     wake_clear(&worker->wake);
+    device_range_end(worker->devices[0]);
 }
 
 static void train(struct worker *worker) {
@@ -202,9 +209,12 @@ static int run(struct worker *worker, int signals) {
     session_thread_stop(&worker->thread);
     exit_code = worker->trainer.exit_code;
     report_close(&worker->report);
+    if (worker->session.exchange.device_status == STATUS_TIMEOUT) {
+        _exit(exit_code); /* what hangs cannot be closed */
+    }
     trainer_free(&worker->trainer);
+    session_free(&worker->session); /* it may use a device, too */
     node_close_devices(worker->devices, worker->device_count);
-    session_free(&worker->session);
     worker->control->ops->close(worker->control, CLOCK_S);
     data_close(&worker->data);
     data_close(&worker->val_data);

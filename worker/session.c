@@ -14,6 +14,9 @@
  * that meets a full ring waits for the session, which never waits for the trainer. */
 enum { COMMAND_ITEMS = 4096, EVENT_ITEMS = 64 };
 
+/* While a device encodes, which rings no bell. A block takes about as long. */
+#define LOOK_AT_DEVICE_NS (CLOCK_MS / 20)
+
 enum status session_init(struct session *session, const struct session_config *config,
                          int64_t now_ns) {
     *session = (struct session){.config = *config, .job = config->member.options->config};
@@ -23,6 +26,9 @@ enum status session_init(struct session *session, const struct session_config *c
 }
 
 void session_free(struct session *session) {
+    if (session->exchanging) {
+        exchange_leave_device(&session->exchange);
+    }
     if (session->channel != NULL) {
         session->channel->ops->close(session->channel);
     }
@@ -231,10 +237,19 @@ static enum status start_exchange(struct session *session, const struct session_
                                      .epoch = session->member.epoch,
                                      .session = session->member.session,
                                      .rank = session->member.index,
-                                     .weights = command->weights};
+                                     .weights = command->weights,
+                                     .device = command->device};
     TRY(exchange_init(&session->exchange, &config));
     session->exchanging = true;
     return STATUS_OK;
+}
+
+static enum status push(struct exchange *exchange, const struct session_command *command) {
+    if (exchange_on_device(exchange)) {
+        return exchange_push_device(exchange, &command->report, command->block, command->values,
+                                    command->ready);
+    }
+    return exchange_push(exchange, &command->report, command->block, command->values);
 }
 
 /* AGAIN: later. Other failures end the session. */
@@ -260,7 +275,7 @@ static enum status carry_out(struct session *session, const struct session_comma
         session->settling = true;
         return STATUS_OK;
     case SESSION_PUSH:
-        return exchange_push(&session->exchange, &command->report, command->block, command->values);
+        return push(&session->exchange, command);
     case SESSION_COMMIT:
         if (command->report.commits) {
             exchange_commit(&session->exchange, command->report.seq);
@@ -311,12 +326,16 @@ static void end(struct session *session) {
     }
 }
 
-/* What goes wrong without any message: a broken data channel, and a model that has diverged. The
- * coordinator may know better why a shard is gone; it has a lease to say so. */
+/* What goes wrong without any message: a device that fails, a broken data channel, and a model that
+ * has diverged. The coordinator may know better why a shard is gone; it has a lease to say so. */
 static void check_exchange(struct session *session, int64_t now_ns) {
     const struct exchange *exchange = &session->exchange;
     char reason[96];
-    if (exchange->lost_shard >= 0 && now_ns - exchange->lost_ns > job_lease_ns(session->job)) {
+    if (exchange->device_status != STATUS_OK) {
+        member_leave(&session->member, "its device failed while it encoded a push",
+                     EXIT_CODE_DEVICE);
+    } else if (exchange->lost_shard >= 0 &&
+               now_ns - exchange->lost_ns > job_lease_ns(session->job)) {
         (void)snprintf(reason, sizeof reason, "its data channel to shard %" PRId64 " broke",
                        exchange->lost_shard);
         log_error("%s", reason);
@@ -387,5 +406,10 @@ bool session_ask_to_leave(struct session *session) {
 }
 
 int64_t session_deadline_ns(const struct session *session) {
-    return member_deadline_ns(&session->member);
+    int64_t deadline_ns = member_deadline_ns(&session->member);
+    if (!session->exchanging || !exchange_encodes(&session->exchange)) {
+        return deadline_ns;
+    }
+    int64_t look_ns = clock_now_ns() + LOOK_AT_DEVICE_NS;
+    return look_ns < deadline_ns ? look_ns : deadline_ns;
 }

@@ -21,8 +21,10 @@
 
 enum session_command_kind {
     SESSION_READY,       /* tensors, count: kept by the trainer for the session's life */
-    SESSION_MEMORY,      /* weights: where answers are installed; PULL may follow */
-    SESSION_PUSH,        /* report, block, values */
+    SESSION_MEMORY,      /* weights: where answers are installed; device: where pushes are encoded
+                          * if it can, or NULL; PULL may follow */
+    SESSION_PUSH,        /* report, block, values; with exchange_on_device() on the device, final
+                          * behind `ready` */
     SESSION_COMMIT,      /* report: every block of it was pushed; SETTLED follows */
     SESSION_PULL,        /* ask for every block, SETTLED follows; `first`: send my weights before;
                           `exact`: as the shards have them, whatever --pull says */
@@ -39,7 +41,9 @@ struct session_command {
     const struct tensor *tensors;
     uint64_t count;
     float *weights;
+    struct device *device;
     const float *values;
+    const struct device_event *ready;
     uint64_t block, step;
     struct exchange_report report;
     bool first, exact;

@@ -111,6 +111,9 @@ static void watch_device(struct trainer *trainer, struct report_step *step) {
 
 /* The answer to the step's report has come. */
 static void write_line(struct trainer *trainer, struct report_step *step) {
+    int64_t took_ns = step->forward_ns + step->backward_ns + step->wait_ns;
+    double could = trainer->peak_flops * (double)took_ns / (double)CLOCK_S;
+    step->mfu = could > 0 ? trainer->step_flops / could : 0;
     watch_device(trainer, step);
     step->counters = trainer->counters;
     step->round = (int64_t)trainer->version;
@@ -128,12 +131,30 @@ static void note_wait(struct report_step *step) {
     step->wait_ns = clock_now_ns() - step->start_ns - step->forward_ns - step->backward_ns;
 }
 
+/* A profiler records from the start of step profile_first to that of the one after profile_last, or
+ * to its line. */
+static void record_steps(struct trainer *trainer, int64_t next) {
+    bool wanted = next >= trainer->profile_first && next <= trainer->profile_last;
+    if (wanted == trainer->recording) {
+        return;
+    }
+    trainer->recording = wanted;
+    bool told = device_record(trainer->config.devices[0], wanted);
+    if (told && wanted) {
+        log_info("a profiler may record now, to the end of step %lld",
+                 (long long)trainer->profile_last);
+    }
+}
+
 void step_close(struct trainer *trainer) {
     struct report_step *step = &trainer->step;
     if (!trainer->step_open) {
         return;
     }
     note_wait(step);
+    if (step->step >= trainer->profile_last) {
+        record_steps(trainer, step->step + 1);
+    }
     if (step_validates(trainer)) {
         trainer->validated = step->step;
         step->val_loss = finish_validate(trainer);
@@ -202,16 +223,24 @@ static int64_t read_batch(struct trainer *trainer, int64_t micro) {
     return count;
 }
 
+/* The device that has computed the gradient encodes it. */
+static bool gradient_stays(const struct trainer *trainer) {
+    return exchange_on_device(&trainer->config.session->exchange);
+}
+
 /* A tensor's gradient is final: pushes the blocks that are complete with it. */
 static void push_ready(void *context, uint64_t tensor) {
     struct trainer *trainer = context;
+    bool stays = gradient_stays(trainer);
+    const float *values = stays ? node_device_gradient(trainer->node) : trainer->grad;
     uint64_t count = bucket_mark(&trainer->bucket, tensor, trainer->ready);
     for (uint64_t i = 0; i < count; i++) {
         const struct plan_block *block = &trainer->plan->blocks[trainer->ready[i]];
         struct session_command push = {.kind = SESSION_PUSH,
                                        .block = block->id,
                                        .report = trainer->report,
-                                       .values = trainer->grad + block->offset};
+                                       .values = values + block->offset,
+                                       .ready = stays ? node_ready_event(trainer->node) : NULL};
         if (block->fragment != PLAN_FROZEN) {
             trainer_tell(trainer, &push);
         }
@@ -256,7 +285,7 @@ static bool compute_batch(struct trainer *trainer, int64_t micro) {
                                 .dropout_seed = (uint64_t)job->seed,
                                 .dropout_step = sequence_of(trainer, micro)};
     /* Without targets the gradient is 0, whatever its scale, which must not be 0. */
-    struct model_gradient gradient = {.values = trainer->grad,
+    struct model_gradient gradient = {.values = gradient_stays(trainer) ? NULL : trainer->grad,
                                       .scale = count > 0 ? part : 1,
                                       .add = micro > 0,
                                       .more = micro + 1 < job->accumulate};
@@ -388,8 +417,12 @@ void step_compute(struct trainer *trainer) {
     } else {
         step_close(trainer);
     }
+    record_steps(trainer, trainer->steps_done + 1);
     memory_forbid(trainer->computed > WARM_STEPS);
-    if (!compute_batches(trainer)) {
+    device_range_begin(trainer->config.devices[0], "step");
+    bool computed = compute_batches(trainer);
+    device_range_end(trainer->config.devices[0]);
+    if (!computed) {
         memory_forbid(false);
         return;
     }

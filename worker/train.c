@@ -3,10 +3,12 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "kernels/device_peak.h"
 #include "worker/finish.h"
 #include "worker/gate.h"
 #include "worker/hf_config.h"
 #include "worker/hf_weights.h"
+#include "worker/model_flops.h"
 #include "worker/step.h"
 
 #include <inttypes.h>
@@ -66,6 +68,9 @@ void trainer_init(struct trainer *trainer, const struct trainer_config *config) 
 }
 
 void trainer_free(struct trainer *trainer) {
+    if (trainer->recording) {
+        (void)device_record(trainer->config.devices[0], false);
+    }
     if (trainer->plan != NULL) {
         bucket_free(&trainer->bucket);
     }
@@ -111,6 +116,8 @@ bool trainer_lost_device(struct trainer *trainer) {
 
 /* The job's options are here: what is the model, and does the data fit it? */
 static void take_assigned(struct trainer *trainer, const struct session_event *event) {
+    static const char *const types[] = {
+        [COMPUTE_F32] = "f32", [COMPUTE_BF16] = "bf16", [COMPUTE_TF32] = "tf32"};
     const struct job *job = trainer->job;
     struct model_options options;
     trainer->rank = event->rank;
@@ -137,12 +144,20 @@ static void take_assigned(struct trainer *trainer, const struct session_event *e
         trainer_fail(trainer, "the job's options do not fit each other", EXIT_CODE_USAGE);
         return;
     }
+    ASSERT(job_profile_steps(job->profile_steps, &trainer->profile_first, &trainer->profile_last) ==
+           STATUS_OK);
+    if (trainer->profile_last > job->steps) {
+        log_error("--profile-steps %s: the job has %" PRId64 " --steps", job->profile_steps,
+                  job->steps);
+        trainer_fail(trainer, "its --profile-steps are not in the job", EXIT_CODE_USAGE);
+        return;
+    }
     trainer->reports = discipline_reports(&trainer->discipline, job->steps);
     trainer_model_options(job, &options);
     log_info("this is worker %u of %" PRId64 ": %s, mode %s, push %s, pull %s, compute %s on %s",
              trainer->rank, job->workers, job->model, job->mode, job->push,
-             job_workers_step(job) ? "likewise" : job->pull,
-             options.type == COMPUTE_BF16 ? "bf16" : "f32", trainer->config.devices[0]->name);
+             job_workers_step(job) ? "likewise" : job->pull, types[options.type],
+             trainer->config.devices[0]->name);
     trainer->tensors = model_tensors(&trainer->shape, &trainer->tensor_count);
     struct session_command ready = {
         .kind = SESSION_READY, .tensors = trainer->tensors, .count = trainer->tensor_count};
@@ -165,18 +180,36 @@ static enum status make_first_weights(struct trainer *trainer, float *weights) {
 void trainer_model_options(const struct job *job, struct model_options *options) {
     bool fast = strncmp(job->device, "cuda", 4) == 0 || linear_bf16_is_fast();
     bool bf16 = strcmp(job->compute, "bf16") == 0 || (strcmp(job->compute, "auto") == 0 && fast);
+    bool tf32 = strcmp(job->compute, "tf32") == 0;
     bool attention = false;
     int64_t every = 0;
     ASSERT(job_recompute(job->recompute, &every, &attention) == STATUS_OK);
     *options = (struct model_options){.B = job->batch,
                                       .T = job->seq_len,
                                       .training = true,
-                                      .type = bf16 ? COMPUTE_BF16 : COMPUTE_F32,
+                                      .type = bf16   ? COMPUTE_BF16
+                                              : tf32 ? COMPUTE_TF32
+                                                     : COMPUTE_F32,
                                       .dropout = (float)job->dropout,
                                       .recompute = every > 0   ? MODEL_RECOMPUTE_EVERY
                                                    : attention ? MODEL_RECOMPUTE_ATTENTION
                                                                : MODEL_RECOMPUTE_NONE,
                                       .recompute_every = every};
+}
+
+/* Operations that all its devices could do in a second; 0: of one of them it is not known. */
+static double peak_flops(const struct trainer *trainer, enum compute_type type) {
+    double sum = 0;
+    for (int i = 0; i < trainer->config.device_count; i++) {
+        double own = trainer->job->peak_tflops > 0
+                         ? trainer->job->peak_tflops
+                         : device_peak_tflops(trainer->config.devices[i]->name, type);
+        if (own == 0) {
+            return 0;
+        }
+        sum += own * 1e12;
+    }
+    return sum;
 }
 
 static enum status take_memory(struct trainer *trainer) {
@@ -187,6 +220,8 @@ static enum status take_memory(struct trainer *trainer) {
     struct device *device = trainer->config.devices[0];
     trainer_model_options(job, &options);
     TRY(node_check_batch(trainer->config.device_count, job->batch));
+    trainer->peak_flops = peak_flops(trainer, options.type);
+    trainer->step_flops = model_flops(&trainer->shape, job->seq_len) * (double)job_step_tokens(job);
     bucket_init(&trainer->bucket, plan);
     trainer->ready = memory_zeroed((size_t)bucket_most(&trainer->bucket), sizeof(uint64_t));
     trainer->fragment_tokens = memory_zeroed((size_t)plan->fragment_count, sizeof(uint64_t));
@@ -214,6 +249,28 @@ static enum status take_memory(struct trainer *trainer) {
     return STATUS_OK;
 }
 
+/* Where pushes can be encoded: the device that has the gradient, if one has all of it and nothing
+ * is made of it here. NULL: on the host. */
+static struct device *find_encoder(const struct trainer *trainer) {
+    struct device *device = trainer->config.devices[0];
+    const char *why = NULL;
+    if (device_is_host(device)) {
+        return NULL;
+    }
+    if (trainer->config.device_count > 1) {
+        why = "several devices have a part of the gradient each";
+    } else if (trainer->discipline.local) {
+        why = "what local steps have come to is there";
+    } else if (job_momentum_after(trainer->job) > 0) {
+        why = "first moments are made there";
+    }
+    if (why != NULL) {
+        log_info("pushes are encoded on the host: %s", why);
+        return NULL;
+    }
+    return device;
+}
+
 /* The plan is here: memory, first weights, and the first pull. */
 static void take_planned(struct trainer *trainer, const struct session_event *event) {
     trainer->plan = event->plan;
@@ -238,7 +295,8 @@ static void take_planned(struct trainer *trainer, const struct session_event *ev
         trainer_fail(trainer, "it cannot write the run's folder", EXIT_CODE_CREATE);
         return;
     }
-    struct session_command memory = {.kind = SESSION_MEMORY, .weights = installed};
+    struct session_command memory = {
+        .kind = SESSION_MEMORY, .weights = installed, .device = find_encoder(trainer)};
     struct session_command pull = {.kind = SESSION_PULL, .first = trainer->rank == 0};
     trainer_tell(trainer, &memory);
     trainer_tell(trainer, &pull);

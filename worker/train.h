@@ -84,11 +84,14 @@ struct trainer {
     struct device *host; /* config.devices where none are given */
     struct node *node;
     struct arena arena;
-    bool pinned;                   /* the arena, for copies from and to the device */
-    struct device_reading reading; /* of the first device, */
-    int64_t watched_ns;            /* at this time */
-    float *weights, *grad;         /* [plan.value_count]; weights: those that steps are made on */
-    int32_t *tokens, *targets;     /* [batch, seq_len] */
+    bool pinned;                         /* the arena, for copies from and to the device */
+    struct device_reading reading;       /* of the first device, */
+    int64_t watched_ns;                  /* at this time */
+    double peak_flops, step_flops;       /* a second, of all devices, 0: not known; of a step */
+    int64_t profile_first, profile_last; /* steps that a profiler is to record; 0: none */
+    bool recording;                      /* it was told to start */
+    float *weights, *grad;     /* [plan.value_count]; weights: those that steps are made on */
+    int32_t *tokens, *targets; /* [batch, seq_len] */
     struct discipline discipline;
     struct local local; /* local modes */
     /* Progress. A place in the job is counted in steps of a worker at the usual pace. */

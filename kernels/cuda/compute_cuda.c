@@ -139,6 +139,7 @@ const struct compute_ops compute_cuda = {
     .attention_forward = attention_cuda_forward,
     .attention_backward = attention_cuda_backward,
     .cross_entropy = entropy,
+    .linear_need = linear_cuda_need,
     .linear_open = linear_cuda_open,
     .linear_close = linear_cuda_close,
     .linear_load = linear_cuda_load,

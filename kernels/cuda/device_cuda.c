@@ -7,7 +7,9 @@
 #include "kernels/cuda/group_nccl.h"
 #include "kernels/cuda/nvml.h"
 
+#include <cuda_profiler_api.h>
 #include <inttypes.h>
+#include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -147,6 +149,26 @@ static bool watch(struct device *device, struct device_reading *reading) {
             cuda->nvml = NULL;
     }
     return cuda->nvml && nvml_read(cuda->nvml, reading) == STATUS_OK;
+}
+
+/* ---- profilers */
+
+static void range_begin(const char *name) {
+    (void)nvtxRangePushA(name);
+}
+
+static void range_end(void) {
+    (void)nvtxRangePop();
+}
+
+static bool record(struct device *device, bool on) {
+    enter(device);
+    cudaError_t error = on ? cudaProfilerStart() : cudaProfilerStop();
+    if (error == cudaSuccess) return true;
+    (void)cudaGetLastError(); /* this call's alone */
+    log_error("cuda:%d (%s): a profiler cannot be told to %s: %s", device->index, device->name,
+              on ? "start" : "stop", cudaGetErrorString(error));
+    return false;
 }
 
 /* ---- queues */
@@ -339,6 +361,9 @@ const struct device_backend device_cuda = {.name = "cuda",
                                            .unpin = unpin,
                                            .memory = memory_now,
                                            .watch = watch,
+                                           .range_begin = range_begin,
+                                           .range_end = range_end,
+                                           .record = record,
                                            .copy = copy,
                                            .zero = zero,
                                            .event_open = event_open,

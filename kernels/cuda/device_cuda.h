@@ -25,7 +25,7 @@ struct device_cuda_taken {
 struct device_cuda {
     struct device device;
     cudaStream_t queues[DEVICE_QUEUES];
-    cublasHandle_t cublas; /* on DEVICE_COMPUTE, with workspace of its own, f32 sums, no TF32 */
+    cublasHandle_t cublas; /* on DEVICE_COMPUTE, with workspace of its own, f32 sums */
     struct device_memory memory;
     struct device_cuda_taken *taken;
     struct nvml *nvml; /* opened when it is first asked */

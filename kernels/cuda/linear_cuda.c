@@ -19,7 +19,7 @@ struct operand {
     const float *values; /* that the copy is of; NULL: of none */
     int64_t rows;
     int64_t cols, stride; /* of the f32 values */
-    uint16_t *rounded;    /* [rows, aligned(cols)]; NULL: COMPUTE_F32 */
+    uint16_t *rounded;    /* [rows, aligned(cols)]; NULL: not COMPUTE_BF16 */
 };
 
 /* linear.h's, on a device; the host's is in kernels/linear_backend.h. */
@@ -27,7 +27,7 @@ struct linear {
     struct device *device;
     struct linear_shape shape;
     const float *weights;
-    uint16_t *rounded_weights; /* [in, aligned(out)], or transposed; NULL: COMPUTE_F32 */
+    uint16_t *rounded_weights; /* [in, aligned(out)], or transposed; NULL: not COMPUTE_BF16 */
     struct operand x, dy;
     float *scratch; /* of the bias's gradient */
 };
@@ -51,24 +51,42 @@ static int64_t weight_cols(const struct linear_shape *shape) {
 
 /* ---- memory */
 
+static size_t rounded_bytes(int64_t rows, int64_t cols) {
+    return (size_t)(rows * aligned(cols)) * sizeof(uint16_t);
+}
+
+static int64_t weight_rows(const struct linear_shape *shape) {
+    return shape->out_in ? shape->out : shape->in;
+}
+
+static size_t scratch_bytes(const struct linear_shape *shape) {
+    return (size_t)cast_cuda_scratch(shape->rows, shape->out) * sizeof(float);
+}
+
+uint64_t linear_cuda_need(const struct linear_shape *shape) {
+    uint64_t bytes = shape->training ? scratch_bytes(shape) : 0;
+    if (shape->type != COMPUTE_BF16) return bytes;
+    bytes += rounded_bytes(weight_rows(shape), weight_cols(shape));
+    bytes += rounded_bytes(shape->rows, shape->in);
+    return bytes + (shape->training ? rounded_bytes(shape->rows, shape->out) : 0);
+}
+
 static uint16_t *take_rounded(struct device *device, int64_t rows, int64_t cols) {
-    return device->backend->take(device, (size_t)(rows * aligned(cols)) * sizeof(uint16_t));
+    return device->backend->take(device, rounded_bytes(rows, cols));
 }
 
 static bool take_operands(struct linear *linear) {
     const struct linear_shape *shape = &linear->shape;
     struct device *device = linear->device;
-    const int64_t rows = shape->out_in ? shape->out : shape->in;
-    linear->rounded_weights = take_rounded(device, rows, weight_cols(shape));
+    linear->rounded_weights = take_rounded(device, weight_rows(shape), weight_cols(shape));
     linear->x.rounded = take_rounded(device, shape->rows, shape->in);
     if (shape->training) linear->dy.rounded = take_rounded(device, shape->rows, shape->out);
     return linear->rounded_weights && linear->x.rounded && (linear->dy.rounded || !shape->training);
 }
 
 static bool take_scratch(struct linear *linear) {
-    const int64_t count = cast_cuda_scratch(linear->shape.rows, linear->shape.out);
     struct device *device = linear->device;
-    linear->scratch = device->backend->take(device, (size_t)count * sizeof *linear->scratch);
+    linear->scratch = device->backend->take(device, scratch_bytes(&linear->shape));
     return linear->scratch != NULL;
 }
 
@@ -111,9 +129,9 @@ static void to_bf16(struct linear *linear, const struct cast_cuda *cast, const f
 void linear_cuda_load(struct linear *linear, const float *weights) {
     const struct linear_shape *shape = &linear->shape;
     linear->weights = weights;
-    if (shape->type == COMPUTE_F32) return;
+    if (shape->type != COMPUTE_BF16) return;
     const int64_t cols = weight_cols(shape);
-    const struct cast_cuda cast = {.rows = shape->out_in ? shape->out : shape->in,
+    const struct cast_cuda cast = {.rows = weight_rows(shape),
                                    .cols = cols,
                                    .stride = cols,
                                    .stream = device_cuda_stream(linear->device)};
@@ -161,11 +179,13 @@ static void multiply(struct linear *linear, const struct product *product, float
     const struct matrix *b = &product->b;
     const float alpha = 1.0F;
     const float beta = product->add ? 1.0F : 0.0F;
+    const cublasComputeType_t type =
+        linear->shape.type == COMPUTE_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     (void)device_cuda_stream(linear->device);
-    cublasStatus_t status = cublasGemmEx(
-        cuda->cublas, a->op, b->op, (int)product->m, (int)product->n, (int)product->k, &alpha,
-        a->values, a->type, (int)a->stride, b->values, b->type, (int)b->stride, &beta, to,
-        CUDA_R_32F, (int)product->stride, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    cublasStatus_t status =
+        cublasGemmEx(cuda->cublas, a->op, b->op, (int)product->m, (int)product->n, (int)product->k,
+                     &alpha, a->values, a->type, (int)a->stride, b->values, b->type, (int)b->stride,
+                     &beta, to, CUDA_R_32F, (int)product->stride, type, CUBLAS_GEMM_DEFAULT);
     device_cuda_note_cublas(linear->device, status, what);
 }
 

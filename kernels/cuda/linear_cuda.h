@@ -3,8 +3,8 @@
  *
  * Operands are f32, or rounded to bfloat16 (COMPUTE_BF16) into memory that the object takes when it
  * is opened: the weights at linear_load, x and dy at the first product with them in a pass. Sums
- * are f32 and no product is TF32. The same bits in every run, of a shape, a type and a kind of
- * device.
+ * are f32, and products are TF32 with COMPUTE_TF32 alone: their operands stay f32 in memory. The
+ * same bits in every run, of a shape, a type and a kind of device.
  */
 #ifndef RUBATO_KERNELS_CUDA_LINEAR_CUDA_H
 #define RUBATO_KERNELS_CUDA_LINEAR_CUDA_H
@@ -13,6 +13,7 @@
 
 struct device;
 
+uint64_t linear_cuda_need(const struct linear_shape *shape);
 enum status linear_cuda_open(struct device *device, struct linear **linear,
                              const struct linear_shape *shape) WARN_UNUSED;
 void linear_cuda_close(struct linear *linear);

@@ -1,12 +1,12 @@
 /* test_cuda_device.c - a CUDA device as kernels/device.h promises it, by the library's one entry.
  *
- * Proved: what is counted of memory, by hand; copies in each direction, of odd sizes and at odd
- * offsets, to and from pinned, pinned later and pageable memory; that queues wait for each other's
- * events, by a chain through all of them whose result is NaNs or old values when one wait is left
- * out (the stand-in runs a queue only when it is waited for); polling; the first error, told once
- * and answered by each later wait, on its own device alone; memory that is not there; two devices,
- * each with its memory, and two threads. The same program runs on a GPU; where there is no device
- * it skips.
+ * Proved: that the entry refuses a program of another build; what is counted of memory, by hand;
+ * copies in each direction, of odd sizes and at odd offsets, to and from pinned, pinned later and
+ * pageable memory; that queues wait for each other's events, by a chain through all of them whose
+ * result is NaNs or old values when one wait is left out (the stand-in runs a queue only when it is
+ * waited for); polling; the first error, told once and answered by each later wait, on its own
+ * device alone; memory that is not there; two devices, each with its memory, and two threads. The
+ * same program runs on a GPU; where there is no device it skips.
  */
 #include "base/log.h"
 #include "kernels/cuda/library_cuda.h"
@@ -65,6 +65,27 @@ static void fill(float *values, int64_t count, float first) {
 static void check_values(const float *values, int64_t count, float first) {
     for (int64_t i = 0; i < count; i++)
         CHECK_NEAR(values[i], first + (float)i, 0.0);
+}
+
+/* ---- the entry */
+
+/* Any number of another build's ends it, with one line. */
+static void other_build(void) {
+    const struct library_abi own = library_abi();
+    uint32_t numbers[sizeof own / sizeof(uint32_t)];
+    const size_t count = sizeof numbers / sizeof numbers[0];
+    struct library_abi other;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(numbers, &own, sizeof numbers);
+        CHECK(numbers[i] > 0);
+        numbers[i]++;
+        memcpy(&other, numbers, sizeof other);
+        int lines = logged.lines;
+        CHECK(rubato_cuda_library(&other, keep_line) == NULL);
+        CHECK_INT(logged.lines, lines + 1);
+        CHECK(strstr(logged.last, "another build") && strstr(logged.last, "build both"));
+    }
+    CHECK(rubato_cuda_library(&own, keep_line) == cuda);
 }
 
 /* ---- memory */
@@ -334,10 +355,12 @@ static void two_devices(void) {
 
 int main(void) {
     setenv("CUDA_ON_CPU_MEMORY_MB", "128", 0); /* the stand-in fills what is taken */
-    cuda = rubato_cuda_backend(keep_line);
+    const struct library_abi abi = library_abi();
+    cuda = rubato_cuda_library(&abi, keep_line);
     if (cuda->count() == 0) TEST_SKIP("no CUDA device");
     CHECK_TEXT(cuda->name, "cuda");
     CHECK_INT(cuda->kind, DEVICE_CUDA);
+    TEST_RUN(other_build);
     TEST_RUN(memory_counted);
     TEST_RUN(copies);
     TEST_RUN(chain);

@@ -46,7 +46,8 @@ static void refused(void) {
 }
 
 int main(void) {
-    cuda = rubato_cuda_backend(log_write);
+    const struct library_abi abi = library_abi();
+    cuda = rubato_cuda_library(&abi, log_write);
     if (cuda->count() < MEMBERS) TEST_SKIP("needs two CUDA devices");
     for (int i = 0; i < MEMBERS; i++)
         CHECK_INT(cuda->open(&devices[i], i), STATUS_OK);

@@ -2,13 +2,14 @@
  * table of operations, against the oracle of kernels/linear.h (double sums of operands rounded by
  * another formula).
  *
- * Proved: forward and both gradients within the error of f32 sums, in f32 and bf16, of sizes that
- * are no multiple of a warp, a block or bf16's alignment, strides, both orientations of the
+ * Proved: forward and both gradients within the error of f32 sums, in f32, bf16 and TF32, of sizes
+ * that are no multiple of a warp, a block or bf16's alignment, strides, both orientations of the
  * weights, with and without bias and add, fewer rows than opened and none, more rows than a piece
  * of the bias's gradient has; what lies between the rows is not touched; the same call gives the
  * same bits. That rounded operands are used again is invisible, also for other values elsewhere
  * and for new ones at the same address in the next pass. The rounding, bit by bit, by products
- * with the unit matrix. The same program runs on a GPU; where there is no device it skips.
+ * with the unit matrix; that TF32 reads 10 bits of a mantissa and no more. The same program runs on
+ * a GPU; where there is no device it skips.
  */
 #include "base/log.h"
 #include "base/memory.h"
@@ -67,14 +68,20 @@ static float *fetch(const struct array *array) {
     return values;
 }
 
+/* How far a product of values below 1 with TF32 operands may be from the oracle's, which a GPU's
+ * truncation or f32 instead is. */
+#define TF32_ERROR 0x1p-9
+
 /* [rows, stride] with `terms` products of values below 1 in each sum: an error of f32 sums, and
  * nothing at all outside the columns. The array is as it was before, on the device too. */
 static void compare(struct array *array, const float *expected, int64_t cols, int64_t stride,
-                    int64_t terms) {
+                    int64_t terms, enum compute_type type) {
     float *actual = fetch(array);
+    const double tolerance =
+        2e-7 * (double)(terms + 4) + (type == COMPUTE_TF32 ? TF32_ERROR : 0) * (double)terms;
     for (int64_t i = 0; i < array->count; i++) {
         if (i % stride < cols)
-            CHECK_NEAR(actual[i], expected[i], 2e-7 * (double)(terms + 4));
+            CHECK_NEAR(actual[i], expected[i], tolerance);
         else
             CHECK(actual[i] == array->host[i]);
     }
@@ -131,7 +138,7 @@ static void check_forward(struct layer *layer, int64_t rows, bool with_bias) {
                        with_bias ? layer->bias.host : NULL, expected, rows);
     compute->linear_forward(layer->linear, layer->x.device, with_bias ? layer->bias.device : NULL,
                             layer->y.device, rows);
-    compare(&layer->y, expected, shape->out, shape->stride_y, shape->in);
+    compare(&layer->y, expected, shape->out, shape->stride_y, shape->in, shape->type);
     free(expected);
 }
 
@@ -140,7 +147,7 @@ static void check_input(struct layer *layer, int64_t rows, bool add) {
     float *expected = copied(&layer->dx);
     linear_backward_input_ref(shape, layer->weights.host, layer->dy.host, expected, add, rows);
     compute->linear_backward_input(layer->linear, layer->dy.device, layer->dx.device, add, rows);
-    compare(&layer->dx, expected, shape->in, shape->stride_x, shape->out);
+    compare(&layer->dx, expected, shape->in, shape->stride_x, shape->out, shape->type);
     free(expected);
 }
 
@@ -157,8 +164,9 @@ static void check_weights(struct layer *layer, int64_t rows, bool add, bool with
                                          layer->dweights.device,
                                          with_bias ? layer->dbias.device : NULL, add, rows);
         results[i] = fetch(&layer->dweights);
-        compare(&layer->dweights, expected, layer->dweights.count, layer->dweights.count, rows);
-        compare(&layer->dbias, expected_bias, shape->out, shape->out, rows);
+        compare(&layer->dweights, expected, layer->dweights.count, layer->dweights.count, rows,
+                shape->type);
+        compare(&layer->dbias, expected_bias, shape->out, shape->out, rows, COMPUTE_F32);
     }
     CHECK(memcmp(results[0], results[1], (size_t)layer->dweights.count * sizeof(float)) == 0);
     free(expected);
@@ -177,17 +185,18 @@ static void check_rows(struct layer *layer, int64_t rows, bool flag) {
 
 static void shapes(void) {
     /* rows, in, out, what strides have more */
+    static const enum compute_type types[] = {COMPUTE_F32, COMPUTE_BF16, COMPUTE_TF32};
     static const int64_t sizes[][4] = {{1, 1, 1, 0},   {9, 33, 65, 1}, {20, 12, 24, 4},
                                        {70, 5, 17, 3}, {129, 8, 3, 0}, {3, 7, 300, 0}};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] * 4; i++) {
-        const int64_t *size = sizes[i / 4];
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] * 6; i++) {
+        const int64_t *size = sizes[i / 6];
         const struct linear_shape shape = {.rows = size[0],
                                            .in = size[1],
                                            .out = size[2],
                                            .stride_x = size[1] + size[3],
                                            .stride_y = size[2] + 2 * size[3],
                                            .out_in = i % 2,
-                                           .type = i / 2 % 2 ? COMPUTE_BF16 : COMPUTE_F32,
+                                           .type = types[i / 2 % 3],
                                            .training = true};
         struct layer layer = layer_open(&shape);
         check_rows(&layer, shape.rows, true);
@@ -292,6 +301,40 @@ static void rounding(void) {
     layer_drop(&layer);
 }
 
+/* The sum of 64 equal products is exact in f32, and TF32 has not all bits of x: what differs is
+ * lost by rounding or by truncation. The weights are f32 no more than x is. */
+static void tf32(void) {
+    enum { SIZE = 64 };
+    static const struct {
+        float x, weight, least, most;
+    } cases[] = {{1 + 0x1p-10F, 1, 1 + 0x1p-10F, 1 + 0x1p-10F}, /* TF32 has it */
+                 {1 + 0x1p-12F, 1, 1, 1},
+                 {1, 1 + 0x1p-12F, 1, 1},
+                 {1 + 0x1p-11F, 1, 1, 1 + 0x1p-10F}}; /* half way */
+    const struct linear_shape shape = {.rows = SIZE,
+                                       .in = SIZE,
+                                       .out = SIZE,
+                                       .stride_x = SIZE,
+                                       .stride_y = SIZE,
+                                       .type = COMPUTE_TF32};
+    struct layer layer = layer_open(&shape);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int64_t k = 0; k < layer.x.count; k++) {
+            layer.x.host[k] = cases[i].x;
+            layer.weights.host[k] = cases[i].weight;
+        }
+        upload(&layer.x);
+        upload(&layer.weights);
+        compute->linear_load(layer.linear, layer.weights.device);
+        compute->linear_forward(layer.linear, layer.x.device, NULL, layer.y.device, SIZE);
+        float *actual = fetch(&layer.y);
+        for (int64_t k = 0; k < layer.y.count; k++)
+            CHECK(actual[k] >= SIZE * cases[i].least && actual[k] <= SIZE * cases[i].most);
+        free(actual);
+    }
+    layer_drop(&layer);
+}
+
 static void memory_given_back(void) {
     struct device_memory before, after;
     const struct linear_shape shape = {.rows = 40,
@@ -313,11 +356,13 @@ static void memory_given_back(void) {
 }
 
 int main(void) {
-    cuda = rubato_cuda_backend(log_write);
+    const struct library_abi abi = library_abi();
+    cuda = rubato_cuda_library(&abi, log_write);
     compute = cuda->compute;
     if (cuda->count() == 0) TEST_SKIP("no CUDA device");
     CHECK_INT(cuda->open(&device, 0), STATUS_OK);
     TEST_RUN(rounding);
+    TEST_RUN(tf32);
     TEST_RUN(shapes);
     TEST_RUN(inference);
     TEST_RUN(held_operands);

@@ -84,7 +84,8 @@ static void devices(void) {
 }
 
 int main(void) {
-    cuda = rubato_cuda_backend(count_line);
+    const struct library_abi abi = library_abi();
+    cuda = rubato_cuda_library(&abi, count_line);
     TEST_RUN(readings);
     TEST_RUN(devices);
     TEST_RUN(refused);

@@ -30,6 +30,12 @@ def run(cluster, device, *options, worker_options=()):
         process.wait_exit(0)
     steps = metrics_of(folder)
     for line in steps:
+        expect_equal("mfu" in line, "--peak-tflops" in worker_options, "mfu is told")
+        if "mfu" in line and options[1] == MODELS[0]:
+            # 64 tokens a step of 6 * 12 C^2 + 6 C V + 12 C T; `wait` has the waits within forward
+            flops = 64 * (72 * 32 ** 2 + 6 * 32 * 256 + 12 * 32 * 16)
+            seconds = (line["ms"]["forward"] + line["ms"]["backward"] + line["ms"]["wait"]) / 1e3
+            expect_near(line["mfu"], flops / 1e9 / seconds, 1e-2, "mfu")
         expect_equal(0 < line.get("device_bytes", 0) <= line.get("device_bytes_most", 0),
                      device != "cpu", "the device's memory is in the metrics")
     losses = [line["loss"] for line in steps]
@@ -39,13 +45,14 @@ def run(cluster, device, *options, worker_options=()):
 
 def trains_as_the_cpu(cluster):
     """both families: the losses of each step and at the end are the CPU's within roundings, with
-    dropout, several batches a step, a validation in between and the next forward overlapped"""
+    dropout, several batches a step, a validation in between and the next forward overlapped; both
+    tell the model FLOPs utilisation, of one device's peak"""
     for model in MODELS:
         options = ["--model", model, "--steps", 4, "--accumulate", 2, "--dropout", 0.1,
                    "--lr", 0.01, *EXACT]
-        mine = ["--compute", "f32", "--eval-every", 2, "--eval-batches", 2]
+        mine = ["--compute", "f32", "--eval-every", 2, "--eval-batches", 2, "--peak-tflops", 0.001]
         _, wanted, final = run(cluster, "cpu", *options, worker_options=mine)
-        worker, losses, last = run(cluster, "cuda", *options, worker_options=mine)
+        worker, losses, last = run(cluster, "cuda:0", *options, worker_options=mine)
         worker.expect_line(r" info --device cuda:0 is .+ with [0-9.]+ GiB of memory")
         worker.expect_line(r" info this is worker 0 of 1: .*, compute f32 on ")
         expect_equal(len(losses), len(wanted), "steps")
@@ -69,13 +76,13 @@ def in_bf16_with_a_cpu(cluster):
     """--compute auto is bf16 there; a job of a CPU worker and a CUDA worker with compressed frames
     ends near the same job of two CPU workers, and the CUDA worker writes the sample"""
     ends = []
-    for device in ("cpu", "cuda"):
-        folder = cluster.path(device)
+    for device in ("cpu", "cuda:0"):
+        folder = cluster.path(device.replace(":", ""))
         job = ["--model", MODELS[0], "--steps", 6, "--lr", 0.01, "--push", "int8", *SHAPE]
         server = cluster.coordinator(*job, servers=1, workers=2)
         first = cluster.worker("--device", device, "--index", 0, "--run-dir", folder,
-                               "--sample-tokens", 20, name=f"first {device}")
-        second = cluster.worker("--index", 1, "--run-dir", folder, name=f"second {device}")
+                               "--sample-tokens", 20, name=f"first {device[:4]}")
+        second = cluster.worker("--index", 1, "--run-dir", folder, name=f"second {device[:4]}")
         for process in (first, second, server):
             process.wait_exit(0)
         (result,) = metrics_of(folder, "rubato.result/1")
@@ -83,6 +90,116 @@ def in_bf16_with_a_cpu(cluster):
         expect(len(first.out()) > 20, "there is no sample")
     first.expect_line(r", compute bf16 on ")
     expect_near(ends[1], ends[0], 0.02, "the loss at the end")
+
+
+def planned(cluster):
+    """`rubato plan` tells what the model then takes of the device, alone or of two that share the
+    batch, in each number type: all but cuBLAS's workspace, to the last digit that is printed"""
+    for device, compute in (("cuda:1", "f32"), ("cuda:0,1", "bf16")):
+        job = ["--model", "llama:1x64x4x2", "--seq-len", 64, "--batch", 4, "--vocab", 2000]
+        own = ["--device", device, "--compute", compute, "--recompute", "attention"]
+        plan = cluster.start("plan", [cluster.program("rubato"), "plan", *map(str, [*job, *own])])
+        plan.wait_exit(0)
+        name = "each of its devices" if "," in device else "its device"
+        (total,) = [line.split()[-1] for line in plan.out().splitlines() if line.startswith(name)]
+        folder = cluster.path(f"planned{compute}")
+        # Of two devices, and with steps of its own, a worker encodes on the host.
+        server = cluster.coordinator(*job, "--mode", "local:1", "--steps", 1, servers=1, workers=1)
+        worker = cluster.worker(*own, "--sample-tokens", 0, "--eval-batches", 1, "--run-dir",
+                                folder, name=f"planned {compute}")
+        for process in (worker, server):
+            process.wait_exit(0)
+        (line,) = metrics_of(folder)
+        expect_equal(line["device_bytes_most"], line["device_bytes"], "the peak")
+        taken = line["device_bytes"] / 2 ** 20 - 32
+        expect(abs(taken - float(total)) < 0.051,
+               f"{device} {compute}: planned are {total} MiB, taken {taken:.2f}")
+
+
+def profiled(cluster):
+    """the phases are NVTX ranges, which nest, and --profile-steps lets a profiler record the steps
+    that it names, also where the next forward overlaps; the host refuses it, and a step that the
+    job has not"""
+    marks = cluster.path("marks")
+    stand_in = os.path.join(os.environ["LD_LIBRARY_PATH"].split(":")[0], "libcudart.so.13")
+    environment = {"CUDA_ON_CPU_MARKS": marks, "NVTX_INJECTION64_PATH": stand_in}
+    for number, overlap in enumerate(("--forward-overlap", "--no-forward-overlap")):
+        server = cluster.coordinator("--model", MODELS[0], "--steps", 6, *SHAPE, servers=1,
+                                     workers=1)
+        worker = cluster.worker("--device", "cuda:0", "--profile-steps", "2:3", overlap,
+                                "--eval-every", 3, "--eval-batches", 1, "--accumulate", 2,
+                                "--compute", "tf32", "--peak-tflops", 1, "--progress", "line",
+                                "--run-dir", cluster.path(f"profiled{number}"),
+                                name=f"profiled {overlap}", environment=environment)
+        for process in (worker, server):
+            process.wait_exit(0)
+        worker.expect_line(r"\| mfu [0-9.]+% \| push")
+        worker.expect_line(r" info this is worker 0 of 1: .*, compute tf32 on ")
+        with open(marks, encoding="utf-8") as file:
+            lines = file.read().split("\n")[:-1]
+        os.remove(marks)
+        steps = lines[lines.index("start") + 1:lines.index("stop")]
+        for passed in (lines, steps):
+            depth = 0
+            for line in passed:
+                depth += line.startswith("begin") - (line == "end")
+                expect(0 <= depth < 4, "ranges do not nest")
+            expect_equal(depth, 0, "ranges that did not end")
+        expect_equal([lines.count(word) for word in ("start", "stop")], [1, 1], "starts and stops")
+        for name, all_count, count in (("step", 6, 2), ("forward", 12, 4), ("backward", 12, 4),
+                                       ("validation", 2, 0)):
+            expect_equal(lines.count(f"begin {name}"), all_count, f"ranges of {name}")
+            expect_equal(steps.count(f"begin {name}"), count, f"recorded ranges of {name}")
+        expect(lines.count("begin wait") > 0, "there is no wait")
+    for options, line in ((["--device", "cpu"], "--device cpu is none"),
+                          (["--device", "cpu", "--compute", "tf32"], "--compute tf32")):
+        worker = cluster.worker("--profile-steps", "2:3", *options)
+        worker.wait_exit(2)
+        worker.expect_line(" error .*" + line)
+    server = cluster.coordinator("--steps", 3, *SHAPE, servers=1, workers=1)
+    worker = cluster.worker("--device", "cuda:0", "--profile-steps", "2:4")
+    worker.wait_exit(2)
+    server.wait_exit(69)
+    worker.expect_line(r" error --profile-steps 2:4: the job has 3 --steps")
+
+
+def encodes_pushes(cluster):
+    """pushes are encoded where the gradient is, with the bits that the host gives them: with codecs
+    that round at random, hold back and start dense, the model at the end is, byte for byte, that of
+    the same job where one block is packed by zstd, so that the host encodes"""
+    job = ["--model", MODELS[0], "--steps", 3, "--lr", 0.01, "--dense-warmup", 1,
+           "--density-schedule", 0, "--seq-len", 8, "--batch", 1, "--block-values", 5000]
+    for push in ("int8", "int4:sr,had", "onebit,ef", "topk:0.01,ef"):
+        models, kept = [], []
+        for codec, line in (("none", "cuda:0"), ("none+zstd", r"the host: .* no codec none\+zstd")):
+            folder = cluster.path(f"{push}-{codec}".replace(":", "-"))
+            policy = cluster.write(codec, f"*.ln_1.weight {codec}\n".encode())
+            server = cluster.coordinator("--push", push, "--push-policy", policy, *job, servers=1,
+                                         workers=1)
+            worker = cluster.worker("--device", "cuda:0", "--run-dir", folder, "--eval-batches", 1,
+                                    name=f"worker {push} {codec}")
+            for process in (worker, server):
+                process.wait_exit(0)
+            worker.expect_line(f" info pushes are encoded on {line}$")
+            with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+                models.append(file.read())
+            kept.append([line["residual_norm"] for line in metrics_of(folder)])
+        expect(models[0] == models[1], f"{push}: the models differ")
+        for mine, wanted in zip(*kept):
+            expect_near(mine, wanted, 1e-4, f"{push}: residual_norm")
+        expect_equal(kept[0][-1] > 0, push.endswith("ef"), f"{push}: something is held back")
+
+
+def fails_while_encoding(cluster):
+    """a device that fails while it encodes the pushes of a step ends the worker with one line, and
+    the server with it"""
+    server = cluster.coordinator("--model", MODELS[0], "--push", "int8", *SHAPE, servers=1,
+                                 workers=1)
+    worker = cluster.worker("--device", "cuda:0", environment={"CUDA_ON_CPU_FAIL": "3:200"})
+    worker.wait_exit(72)
+    server.wait_exit(69)
+    worker.expect_line(r" error cuda:0 .* failed: .*what it computes is worth nothing")
+    expect_equal(len(worker.lines("error")), 1, "error lines")
 
 
 def refusals(cluster):
@@ -98,7 +215,7 @@ def refusals(cluster):
     server = cluster.coordinator("--model", MODELS[0], "--seq-len", 64, "--batch", 64, servers=1,
                                  workers=1)
     # 32 MiB are cuBLAS's.
-    worker = cluster.worker("--device", "cuda", environment={"CUDA_ON_CPU_MEMORY_MB": "36"})
+    worker = cluster.worker("--device", "cuda:1", environment={"CUDA_ON_CPU_MEMORY_MB": "36"})
     worker.wait_exit(71)
     server.wait_exit(69)
     worker.expect_line(r" error .*memory")
@@ -122,4 +239,5 @@ def on_two_devices(cluster):
 
 
 if __name__ == "__main__":
-    main(__doc__, [trains_as_the_cpu, other_modes, in_bf16_with_a_cpu, refusals, on_two_devices])
+    main(__doc__, [trains_as_the_cpu, other_modes, in_bf16_with_a_cpu, planned, profiled,
+                   encodes_pushes, fails_while_encoding, refusals, on_two_devices])

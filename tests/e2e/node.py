@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Workers with several devices (--device cpu:2, cuda:0,1) in real jobs: they compute what as many
+"""Workers with several devices (--device cpu:2, cuda) in real jobs: they compute what as many
 workers with a share of the batch each compute together, to the bit.
 
-usage: node.py BIN [cuda]     with "cuda" on devices 0 and 1 of the stand-in of tests/cuda_on_cpu,
+usage: node.py BIN [cuda]     with "cuda" on both devices of the stand-in of tests/cuda_on_cpu,
                               which LD_LIBRARY_PATH puts in the place of NVIDIA's libraries
 """
 import os
@@ -11,7 +11,7 @@ import sys
 from cluster import expect, expect_equal, main, read_metrics
 
 KIND = sys.argv.pop() if sys.argv[-1] == "cuda" else "cpu"
-ONE, TWO = (["--device", "cuda:1"], ["--device", "cuda:0,1"]) if KIND == "cuda" else \
+ONE, TWO = (["--device", "cuda:1"], ["--device", "cuda"]) if KIND == "cuda" else \
     ([], ["--device", "cpu:2"])
 EXACT = ["--push", "none", "--pull", "none", "--lr", 0.01, "--seq-len", 16]
 MODELS = ("gpt2:1x32x2", "llama:1x36x2x1")  # no tensor's size is a multiple of 3

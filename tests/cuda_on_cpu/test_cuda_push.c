@@ -1,0 +1,340 @@
+/* Proves that an exchange sends the same pushes whether their values are on the host or on a CUDA
+ * device: for codecs with noise, feedback and a dense start, report after report, each frame and
+ * the commit are, byte for byte, those of a twin that encodes on the host. Values come late: they
+ * are computed behind the event that goes with them, and nothing leaves, is settled or is repeated
+ * before its payload is done, the commit last. A device that fails or hangs while it encodes says
+ * so, and what it had done before has left. Where the device lacks a codec or memory, the host
+ * encodes, and nothing stays behind.
+ *
+ * What the device says can be bent: its table of functions is a copy with a few others in it.
+ */
+#include "kernels/device.h"
+#include "tests/exchange_rig.h"
+#include "tests/test.h"
+
+static struct device *device;
+static const struct device_backend *real;
+static struct device_backend bent;
+
+/* What the bent functions go by. */
+static bool holds;          /* no event is done */
+static int64_t events_left; /* then the device has failed; < 0: never */
+static int64_t takes_left;  /* then there is no memory; < 0: always */
+static int64_t taken;       /* pieces of memory that were not given back */
+
+static enum status event_done(struct device *of, const struct device_event *event) {
+    if (holds) return STATUS_AGAIN;
+    enum status status = real->event_sync(of, event);
+    if (events_left == 0) return STATUS_DEVICE;
+    events_left--;
+    return status;
+}
+
+static void *take(struct device *of, size_t bytes) {
+    if (takes_left == 0) return NULL;
+    takes_left--;
+    taken++;
+    return real->take(of, bytes);
+}
+
+static void give(struct device *of, void *memory) {
+    taken--;
+    real->give(of, memory);
+}
+
+static void bend(void) {
+    bent = *real;
+    bent.take = take;
+    bent.give = give;
+    bent.event_done = event_done;
+    device->backend = &bent;
+    holds = false;
+    events_left = takes_left = -1;
+}
+
+static void unbend(void) {
+    device->backend = real;
+}
+
+/* ---- an exchange, with its values on the device or, for NULL, on the host ---- */
+
+struct push_rig {
+    struct rig rig;
+    struct device *device;
+    float *values; /* [VALUES] the host's, pinned where there is a device */
+    float *there;  /* [VALUES] the device's */
+    struct device_event *ready;
+};
+
+static void open_rig(struct push_rig *push_rig, const char *push, struct device *of) {
+    struct rig *rig = &push_rig->rig;
+    rig_open(rig, RANK, "none");
+    exchange_free(&rig->exchange);
+    (void)snprintf(rig->job.push, sizeof rig->job.push, "%s", push);
+    (void)snprintf(rig->job.push_policy, sizeof rig->job.push_policy, "all");
+    rig->job.dense_warmup = 1;
+    rig->job.density_schedule = 0;
+    const struct exchange_config config = {.job = &rig->job,
+                                           .plan = &rig->plan,
+                                           .channel = &rig->fake.channel,
+                                           .job_id = JOB,
+                                           .epoch = EPOCH,
+                                           .session = SESSION,
+                                           .rank = RANK,
+                                           .weights = rig->weights,
+                                           .device = of};
+    CHECK_INT(exchange_init(&rig->exchange, &config), STATUS_OK);
+    push_rig->device = of;
+    push_rig->values = real->take_pinned(device, VALUES * sizeof(float));
+    push_rig->there = real->take(device, VALUES * sizeof(float));
+    push_rig->ready = device_event_open(device);
+    CHECK(push_rig->values != NULL && push_rig->there != NULL);
+}
+
+static void close_rig(struct push_rig *push_rig) {
+    exchange_leave_device(&push_rig->rig.exchange);
+    rig_close(&push_rig->rig);
+    CHECK_INT(device_wait(device, DEVICE_COMPUTE), STATUS_OK);
+    real->give_pinned(device, push_rig->values);
+    real->give(device, push_rig->there);
+    device_event_close(device, push_rig->ready);
+}
+
+static void set_values(struct push_rig *push_rig, uint64_t seq) {
+    for (uint64_t i = 0; i < VALUES; i++)
+        push_rig->values[i] = sinf((float)(i * 7 + seq * 31)) * (i % 5 == 0 ? 20.0F : 0.1F);
+    for (uint64_t i = 4; i < 8 && seq == 3; i++)
+        push_rig->values[i] = 0; /* two rows */
+}
+
+/* All blocks of report `seq`, the last ones first, as backward has them. */
+static void push_all(struct push_rig *push_rig, uint64_t seq) {
+    struct rig *rig = &push_rig->rig;
+    const struct exchange_report report = {.seq = seq, .weight = 1, .clip = 1, .commits = true};
+    for (uint64_t i = 0; i < BLOCKS; i++) {
+        uint64_t id = BLOCKS - 1 - i, at = rig->plan.blocks[id].offset;
+        if (!exchange_on_device(&rig->exchange)) {
+            CHECK_INT(exchange_push(&rig->exchange, &report, id, push_rig->values + at), STATUS_OK);
+            continue;
+        }
+        device_copy(device, DEVICE_COMPUTE, push_rig->there + at, push_rig->values + at,
+                    rig_count(rig, id) * sizeof(float), DEVICE_TO);
+        device_event_record(device, push_rig->ready, DEVICE_COMPUTE);
+        CHECK_INT(exchange_push_device(&rig->exchange, &report, id, push_rig->there + at,
+                                       push_rig->ready),
+                  STATUS_OK);
+    }
+    exchange_commit(&rig->exchange, seq);
+}
+
+static void poll_until_sent(struct rig *rig, uint32_t sends) {
+    for (int i = 0; rig->fake.send_count < sends; i++) {
+        CHECK(i < 1000000);
+        (void)exchange_poll(&rig->exchange, rig->now_ns);
+    }
+    CHECK_INT(rig->fake.send_count, sends);
+}
+
+/* The push of a block, or the commit to a shard. */
+static const struct fake_send *find_send(const struct rig *rig, enum frame_kind kind, uint64_t seq,
+                                         uint64_t block, uint32_t peer) {
+    for (uint32_t i = 0; i < rig->fake.send_count; i++) {
+        const struct fake_send *send = &rig->fake.sends[i];
+        if (send->frame.kind == kind && send->frame.seq == seq && send->frame.block == block &&
+            send->peer == peer)
+            return send;
+    }
+    CHECK(!"there is no such frame");
+    return NULL;
+}
+
+static void check_same_send(const struct fake_send *send, const struct fake_send *wanted) {
+    CHECK_INT(send->bytes, wanted->bytes);
+    CHECK(memcmp(send->header, wanted->header, FRAME_BYTES) == 0);
+    CHECK(memcmp(send->copy, wanted->copy, send->bytes) == 0);
+}
+
+static void check_same_report(const struct rig *rig, const struct rig *host, uint64_t seq) {
+    for (uint64_t id = 0; id < BLOCKS; id++) {
+        uint32_t shard = (uint32_t)rig->plan.blocks[id].shard;
+        check_same_send(find_send(rig, FRAME_PUSH, seq, id, shard),
+                        find_send(host, FRAME_PUSH, seq, id, shard));
+    }
+    for (uint32_t shard = 0; shard < SHARDS; shard++)
+        check_same_send(find_send(rig, FRAME_COMMIT, seq, 0, shard),
+                        find_send(host, FRAME_COMMIT, seq, 0, shard));
+}
+
+static void answer_all(struct rig *rig, uint64_t seq) {
+    fake_channel_finish_all(&rig->fake);
+    for (uint64_t id = 0; id < BLOCKS; id++)
+        rig_answer(rig, id, (uint32_t)seq + 1, seq, seq, 0);
+    rig_poll(rig);
+    CHECK(exchange_settled(&rig->exchange));
+}
+
+/* ---- the cases ---- */
+
+static void check_codec(const char *push) {
+    static struct push_rig here, host;
+    open_rig(&here, push, device);
+    open_rig(&host, push, NULL);
+    CHECK(exchange_on_device(&here.rig.exchange) && !exchange_on_device(&host.rig.exchange));
+    rig_start(&here.rig);
+    rig_start(&host.rig);
+    for (uint64_t seq = 1; seq <= 4; seq++) {
+        uint32_t sends = here.rig.fake.send_count + BLOCKS + SHARDS;
+        set_values(&here, seq);
+        set_values(&host, seq);
+        push_all(&here, seq);
+        push_all(&host, seq);
+        poll_until_sent(&here.rig, sends);
+        poll_until_sent(&host.rig, sends);
+        check_same_report(&here.rig, &host.rig, seq);
+        answer_all(&here.rig, seq);
+        answer_all(&host.rig, seq);
+    }
+    const struct exchange_counters *mine = &here.rig.exchange.counters;
+    const struct exchange_counters *wanted = &host.rig.exchange.counters;
+    CHECK_INT(mine->pushed_bytes, wanted->pushed_bytes);
+    CHECK_INT(mine->pushed_values, wanted->pushed_values);
+    CHECK(mine->gradient_square_sum == wanted->gradient_square_sum);
+    CHECK_NEAR(mine->residual_square_sum, wanted->residual_square_sum,
+               1e-5 * wanted->residual_square_sum);
+    CHECK((wanted->residual_square_sum > 0) == (strstr(push, "ef") != NULL));
+    close_rig(&here);
+    close_rig(&host);
+}
+
+static void test_same_pushes(void) {
+    static const char *const pushes[] = {"none",        "int8",         "int4:sr,had",  "onebit,ef",
+                                         "topk:0.3,ef", "int8,ef=loco", "randk:0.4,ef", "fp8:e5m2"};
+    for (size_t i = 0; i < sizeof pushes / sizeof pushes[0]; i++)
+        check_codec(pushes[i]);
+}
+
+static void test_waits(void) {
+    static struct push_rig here;
+    bend();
+    open_rig(&here, "int8,ef", device);
+    rig_start(&here.rig);
+    struct exchange *exchange = &here.rig.exchange;
+    uint32_t sends = here.rig.fake.send_count;
+    holds = true;
+    set_values(&here, 1);
+    push_all(&here, 1);
+    for (int i = 0; i < 11; i++) {
+        rig_poll(&here.rig);
+        CHECK(exchange_encodes(exchange) && !exchange_settled(exchange));
+        CHECK_INT(here.rig.fake.send_count, sends);
+        here.rig.now_ns += 10 * CLOCK_S; /* a lease */
+    }
+    rig_answer(&here.rig, 0, 1, 0, 9, 0); /* an old one changes nothing */
+    rig_poll(&here.rig);
+    rig_check_installed(&here.rig, 0, 0);
+    CHECK_INT(exchange->device_status, STATUS_OK);
+    holds = false;
+    poll_until_sent(&here.rig, sends + BLOCKS + SHARDS);
+    CHECK(!exchange_encodes(exchange));
+    for (uint32_t i = 0; i < BLOCKS + SHARDS; i++)
+        CHECK_INT(here.rig.fake.sends[sends + i].frame.kind,
+                  i < BLOCKS ? FRAME_PUSH : FRAME_COMMIT);
+    CHECK_INT(exchange->counters.resent, 0);
+    answer_all(&here.rig, 1);
+    close_rig(&here);
+    unbend();
+}
+
+static void test_hangs(void) {
+    static struct push_rig here;
+    bend();
+    open_rig(&here, "int8", device);
+    rig_start(&here.rig);
+    struct exchange *exchange = &here.rig.exchange;
+    uint32_t sends = here.rig.fake.send_count;
+    holds = true;
+    set_values(&here, 1);
+    push_all(&here, 1);
+    rig_poll(&here.rig);
+    here.rig.now_ns += 12 * 10 * CLOCK_S;
+    rig_poll(&here.rig);
+    CHECK_INT(exchange->device_status, STATUS_OK);
+    here.rig.now_ns++;
+    rig_poll(&here.rig);
+    CHECK_INT(exchange->device_status, STATUS_TIMEOUT);
+    CHECK(!exchange_encodes(exchange) && !exchange_settled(exchange));
+    CHECK_INT(here.rig.fake.send_count, sends);
+    close_rig(&here);
+    unbend();
+}
+
+/* At each block. */
+static void test_fails(void) {
+    static struct push_rig here;
+    for (int64_t good = 0; good < BLOCKS; good++) {
+        bend();
+        open_rig(&here, "int8", device);
+        rig_start(&here.rig);
+        uint32_t sends = here.rig.fake.send_count;
+        events_left = good;
+        set_values(&here, 1);
+        push_all(&here, 1);
+        rig_poll(&here.rig);
+        rig_poll(&here.rig);
+        CHECK_INT(here.rig.exchange.device_status, STATUS_DEVICE);
+        CHECK(!exchange_settled(&here.rig.exchange));
+        CHECK_INT(here.rig.fake.send_count, sends + good);
+        for (int64_t i = 0; i < good; i++)
+            CHECK_INT(here.rig.fake.sends[sends + i].frame.kind, FRAME_PUSH);
+        fake_channel_finish_all(&here.rig.fake);
+        rig_poll(&here.rig);
+        close_rig(&here);
+        unbend();
+    }
+}
+
+/* At each piece. */
+static void test_no_memory(void) {
+    static struct push_rig here;
+    bool on_device = false;
+    for (int64_t pieces = 0; !on_device; pieces++) {
+        CHECK(pieces < 16);
+        bend();
+        takes_left = pieces;
+        open_rig(&here, "int8,ef", device);
+        on_device = exchange_on_device(&here.rig.exchange);
+        rig_start(&here.rig);
+        uint32_t sends = here.rig.fake.send_count;
+        set_values(&here, 1);
+        push_all(&here, 1);
+        poll_until_sent(&here.rig, sends + BLOCKS + SHARDS);
+        answer_all(&here.rig, 1);
+        close_rig(&here);
+        CHECK_INT(taken, 0);
+        unbend();
+    }
+}
+
+static void test_other_codecs(void) {
+    static const char *const pushes[] = {"topk:0.3,global", "powersgd:1,ef", "int8+zstd"};
+    static struct push_rig here;
+    for (size_t i = 0; i < sizeof pushes / sizeof pushes[0]; i++) {
+        open_rig(&here, pushes[i], device);
+        CHECK(!exchange_on_device(&here.rig.exchange));
+        close_rig(&here);
+    }
+}
+
+int main(void) {
+    if (device_count(DEVICE_CUDA) == 0) TEST_SKIP("no CUDA device");
+    CHECK_INT(device_open(&device, DEVICE_CUDA, 0), STATUS_OK);
+    real = device->backend;
+    TEST_RUN(test_same_pushes);
+    TEST_RUN(test_waits);
+    TEST_RUN(test_hangs);
+    TEST_RUN(test_fails);
+    TEST_RUN(test_no_memory);
+    TEST_RUN(test_other_codecs);
+    device_close(device);
+    return 0;
+}
