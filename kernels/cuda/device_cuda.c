@@ -18,7 +18,10 @@ struct device_event {
 };
 
 /* What NVIDIA recommends as cuBLAS's workspace: from Hopper on, and ahead of it. */
-enum { WORKSPACE_MIB = 32, WORKSPACE_OLD_MIB = 8, HOPPER = 9 };
+enum { WORKSPACE_MIB = 32, WORKSPACE_OLD_MIB = 8 };
+
+/* Compute capabilities. Kernels are compiled from AMPERE's on (CMakeLists.txt). */
+enum { AMPERE = 8, HOPPER = 9 };
 
 /* The current device is a thread's, and the threads that call are not ours. */
 static struct device_cuda *enter(struct device *device) {
@@ -325,6 +328,12 @@ static enum status open_device(struct device **device, int index) {
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
         log_error("cuda:%d cannot be used: %s", index, cudaGetErrorString(error));
+        return STATUS_DEVICE;
+    }
+    if (properties.major < AMPERE) {
+        log_error("cuda:%d, %s, cannot be used: it has compute capability %d.%d, and the kernels "
+                  "are for %d.0 and above; use another device, or --device cpu",
+                  index, properties.name, properties.major, properties.minor, AMPERE);
         return STATUS_DEVICE;
     }
     struct device_cuda *cuda = memory_zeroed(1, sizeof *cuda);

@@ -42,6 +42,10 @@ static int shared_most() {
     return (int)kib << 10;
 }
 
+static int capability() {
+    return (int)setting_number("CUDA_ON_CPU_CAPABILITY", 9);
+}
+
 static size_t shared_limit(const void *function) {
     std::lock_guard<std::mutex> hold(limits->lock);
     auto found = limits->bytes.find(function);
@@ -163,7 +167,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     properties->sharedMemPerBlockOptin = (size_t)shared_most();
     properties->warpSize = 32;
     properties->maxThreadsPerBlock = THREADS_MAX;
-    properties->major = 9;
+    properties->major = capability();
     properties->multiProcessorCount = 4;
     properties->unifiedAddressing = 1;
     return cudaSuccess;
@@ -179,7 +183,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     if (device < 0 || device >= device_count()) return note_error(cudaErrorInvalidDevice);
     switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor:
-        *value = 9;
+        *value = capability();
         break;
     case cudaDevAttrComputeCapabilityMinor:
         *value = 0;

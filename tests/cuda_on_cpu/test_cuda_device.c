@@ -5,8 +5,8 @@
  * pageable memory; that queues wait for each other's events, by a chain through all of them whose
  * result is NaNs or old values when one wait is left out (the stand-in runs a queue only when it is
  * waited for); polling; the first error, told once and answered by each later wait, on its own
- * device alone; memory that is not there; two devices, each with its memory, and two threads. The
- * same program runs on a GPU; where there is no device it skips.
+ * device alone; memory that is not there; a chip that is too old; two devices, each with its
+ * memory, and two threads. The same program runs on a GPU; where there is no device it skips.
  */
 #include "base/log.h"
 #include "kernels/cuda/library_cuda.h"
@@ -353,6 +353,18 @@ static void two_devices(void) {
     cuda->close(second);
 }
 
+/* Only the stand-in can be an older one than it is. */
+static void old_chip(void) {
+    struct device *device = open_device(0);
+    bool stand_in = strcmp(device->name, "CUDA on CPU") == 0;
+    cuda->close(device);
+    if (!stand_in) return;
+    CHECK(setenv("CUDA_ON_CPU_CAPABILITY", "7", 1) == 0);
+    CHECK_INT(cuda->open(&device, 0), STATUS_DEVICE);
+    CHECK(strstr(logged.last, "compute capability 7.0"));
+    CHECK(unsetenv("CUDA_ON_CPU_CAPABILITY") == 0);
+}
+
 int main(void) {
     setenv("CUDA_ON_CPU_MEMORY_MB", "128", 0); /* the stand-in fills what is taken */
     const struct library_abi abi = library_abi();
@@ -367,6 +379,7 @@ int main(void) {
     TEST_RUN(polled);
     TEST_RUN(errors_kept);
     TEST_RUN(no_such_device);
+    TEST_RUN(old_chip);
     TEST_RUN(threads);
     TEST_RUN(two_devices);
     return 0;
