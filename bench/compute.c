@@ -16,6 +16,7 @@
 #include "kernels/linear.h"
 #include "kernels/threads.h"
 #include "proto/job.h"
+#include "worker/model_flops.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -272,7 +273,8 @@ static enum status write_json(const struct bench *bench, const struct training *
     json_text(&json, "model", bench->model);
     json_text(&json, "compute", is_bf16(bench) ? "bf16" : "f32");
     json_int(&json, "tokens", bench->batch * bench->seq_len);
-    json_real(&json, "flops", training_flops(training), 9);
+    double work = model_flops(&training->shape, bench->seq_len);
+    json_real(&json, "flops", work * (double)(bench->batch * bench->seq_len), 9);
     for (int phase = 0; phase < TRAINING_PHASES; phase++) {
         json_real(&json, phase_names[phase], median(figures->phases[phase], figures->count), 6);
     }

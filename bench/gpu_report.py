@@ -5,7 +5,8 @@ usage: gpu_report.py FIGURES.jsonl
        gpu_report.py --exchange METRICS.jsonl    a run's line for FIGURES, to standard output
 
 Operations are compared with the device's copy or its largest product (bench_kernels); training with
-the largest bf16 product, which gives the model FLOPs utilisation, and with PyTorch's whole step.
+the largest bf16 product, which gives the model FLOPs utilisation (of worker/model_flops.h, as in a
+worker's line), and with PyTorch's whole step.
 Ours is forward and backward with weights and gradient moving between host and device; clipping and
 the optimizer are a server's. An exchange's hidden part is what a step does not wait for.
 """
