@@ -1,6 +1,7 @@
 #include "transport/ucx_setup.h"
 
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "transport/channel.h"
 #include "transport/channel_ucx.h"
@@ -16,8 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <ucs/config/global_opts.h>
 #include <ucs/debug/debug.h>
+
+/* For a link to run that is up; in looks at it. */
+#define LINK_WAIT_NS (2 * CLOCK_S)
+enum { LINK_LOOKS = 40 };
 
 /* A published address. offset size field: 0 4 magic "RUCX", 4 2 UCX major, 6 2 UCX minor,
  * 8 4 length of what follows, 12 4 its CRC32C, then UCX's own address; little-endian. */
@@ -129,6 +135,36 @@ bool channel_ucx_is_verbs(const char *tls) {
     return list_has(tls, "ib") || list_has(tls, "rc") || list_has(tls, "dc") || list_has(tls, "ud");
 }
 
+static bool list_names(const char *list, const char *whole) {
+    for (const char *name = list; *name;) {
+        size_t length = strcspn(name, ",");
+        if (length == strlen(whole) && memcmp(name, whole, length) == 0) return true;
+        name += length + (name[length] == ',');
+    }
+    return false;
+}
+
+/* Is one of the interfaces up, but not yet what the kernel calls running? */
+static bool has_starting_link(const char *net_devices) {
+    struct ifaddrs *all = NULL;
+    bool starting = false;
+    if (getifaddrs(&all) != 0) return false;
+    for (const struct ifaddrs *one = all; one; one = one->ifa_next) {
+        bool is_starting = (one->ifa_flags & (IFF_UP | IFF_RUNNING)) == IFF_UP;
+        starting = starting || (is_starting && list_names(net_devices, one->ifa_name));
+    }
+    freeifaddrs(all);
+    return starting;
+}
+
+/* Packets go by a link that has just come up, but the kernel calls it running up to a second later,
+ * and UCX does not use it before. */
+static void await_links(const char *net_devices) {
+    const struct timespec pause = {.tv_nsec = (long)(LINK_WAIT_NS / LINK_LOOKS)};
+    for (int look = 0; look < LINK_LOOKS && has_starting_link(net_devices); look++)
+        (void)nanosleep(&pause, NULL);
+}
+
 enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_context_h *context) {
     ucp_config_t *config = NULL;
     ucs_status_t code = ucp_config_read(NULL, NULL, &config);
@@ -136,6 +172,7 @@ enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_cont
         log_error("ucx: cannot read its configuration: %s", ucs_status_string(code));
         return STATUS_DEVICE;
     }
+    await_links(net_devices);
     /* Set here, so that an exported variable cannot change what we rely on. Shared memory is left
      * out: it does not work with the peer error mode. Over TCP, UCX 1.13 must not send from the
      * owner's memory: when the peer dies it frees the request while the socket still refers to it,

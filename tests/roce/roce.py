@@ -3,7 +3,8 @@
 qemu, emulated in software, each with Debian's kernel and its software RoCE device (rdma_rxe) on a
 network card; a wire of virtio between them.
 
-  tcp   a server with two shards in one guest, two workers in the other, by --tls tcp
+  tcp   a server with two shards in one guest, two workers in the other, by --tls tcp, at once after
+        boot, when the kernel does not call the link running yet (the fact "link" is "down")
   rc    the same job by --tls rc: the same weights, bit for bit; its log names rc_verbs; the RoCE
         device sent at least the packets that the pushed bytes need, and none in the job before
   lost  in --mode async a worker is killed: the others go on to the end
