@@ -6,9 +6,9 @@ Everything is measured in turns, one after the other, so that what else the mach
 alike; of the turns the medians count. ucx_perftest (Debian: ucx-utils) has tcp on the loopback
 interface, with and without error handling at its ends (-e), as ours has, and posix with cma; where
 it is missing its rows and the ratios against it are left out. It spins, and so do ours unless
---poll says otherwise. "own tcp" is --channel tls --wire plain. Over shm our receiver
-reads each payload for its checksum (--checksum), since nothing is copied. CPU seconds per GB count
-both processes, user and system.
+--poll says otherwise. "own tcp" is --channel tls --wire plain. Over shm our receiver reads each
+payload for its checksum (--checksum), since nothing is copied. CPU seconds per GB count both
+processes, user and system.
 """
 import argparse
 import ctypes

@@ -10,7 +10,8 @@
  * every later device_wait() and device_done(); after it, results are worth nothing.
  * One thread drives a device, with these exceptions: device_copy, device_zero, device_event_record,
  * device_event_wait, device_done and codecs on a queue that no other thread uses.
- * To add a kind: its table of struct device_backend, and a row in device.c.
+ * To add a kind: its table of struct device_backend, a row in device.c, and its name in
+ * base/device_name.c.
  */
 #ifndef RUBATO_KERNELS_DEVICE_H
 #define RUBATO_KERNELS_DEVICE_H

@@ -20,6 +20,12 @@ void rig_open(struct rig *rig, uint32_t rank, const char *push) {
         rig->weights[i] = 100.5F + (float)i;
     }
     fake_channel_open(&rig->fake);
+    rig_exchange(rig, rank, NULL);
+    rig->now_ns = 1000 * CLOCK_S;
+    rig->seen = 0;
+}
+
+void rig_exchange(struct rig *rig, uint32_t rank, struct device *device) {
     const struct exchange_config config = {.job = &rig->job,
                                            .plan = &rig->plan,
                                            .channel = &rig->fake.channel,
@@ -27,10 +33,9 @@ void rig_open(struct rig *rig, uint32_t rank, const char *push) {
                                            .epoch = EPOCH,
                                            .session = SESSION,
                                            .rank = rank,
-                                           .weights = rig->weights};
+                                           .weights = rig->weights,
+                                           .device = device};
     CHECK_INT(exchange_init(&rig->exchange, &config), STATUS_OK);
-    rig->now_ns = 1000 * CLOCK_S;
-    rig->seen = 0;
 }
 
 void rig_close(struct rig *rig) {

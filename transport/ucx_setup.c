@@ -21,7 +21,7 @@
 #include <ucs/config/global_opts.h>
 #include <ucs/debug/debug.h>
 
-/* For a link to run that is up; in looks at it. */
+/* How long a link that is up may take to run, and how often it is looked at meanwhile. */
 #define LINK_WAIT_NS (2 * CLOCK_S)
 enum { LINK_LOOKS = 40 };
 
@@ -121,27 +121,23 @@ const char *channel_ucx_tls(const char *net_devices, const char *tls) {
     return !verbs ? "tcp" : interfaces ? "ib,tcp" : "ib";
 }
 
-/* Is one of the names in the list `name`, or does it begin with `prefix`? */
-static bool list_has(const char *list, const char *prefix) {
+/* Is one of the names in the list `wanted`, or, unless `whole`, does one begin with it? */
+static bool list_find(const char *list, const char *wanted, bool whole) {
+    size_t bytes = strlen(wanted);
     for (const char *name = list; *name;) {
-        if (strncmp(name, prefix, strlen(prefix)) == 0) return true;
-        name += strcspn(name, ",");
-        name += *name == ',';
+        size_t length = strcspn(name, ",");
+        if (strncmp(name, wanted, bytes) == 0 && (!whole || length == bytes)) return true;
+        name += length + (name[length] == ',');
     }
     return false;
+}
+
+static bool list_has(const char *list, const char *prefix) {
+    return list_find(list, prefix, false);
 }
 
 bool channel_ucx_is_verbs(const char *tls) {
     return list_has(tls, "ib") || list_has(tls, "rc") || list_has(tls, "dc") || list_has(tls, "ud");
-}
-
-static bool list_names(const char *list, const char *whole) {
-    for (const char *name = list; *name;) {
-        size_t length = strcspn(name, ",");
-        if (length == strlen(whole) && memcmp(name, whole, length) == 0) return true;
-        name += length + (name[length] == ',');
-    }
-    return false;
 }
 
 /* Is one of the interfaces up, but not yet what the kernel calls running? */
@@ -151,7 +147,7 @@ static bool has_starting_link(const char *net_devices) {
     if (getifaddrs(&all) != 0) return false;
     for (const struct ifaddrs *one = all; one; one = one->ifa_next) {
         bool is_starting = (one->ifa_flags & (IFF_UP | IFF_RUNNING)) == IFF_UP;
-        starting = starting || (is_starting && list_names(net_devices, one->ifa_name));
+        starting = starting || (is_starting && list_find(net_devices, one->ifa_name, true));
     }
     freeifaddrs(all);
     return starting;

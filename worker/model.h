@@ -156,7 +156,8 @@ struct model_gradient {
 float model_forward(struct model *model, const struct model_batch *batch,
                     const struct model_gradient *gradient);
 
-/* Called with the index (in plan.tensors) of a tensor whose gradient is final, once a tensor. */
+/* Called with the index (in plan.tensors) of a tensor whose gradient is final, once a tensor; a
+ * gradient that stays on a device is final behind model_ready_event(). */
 typedef void model_ready_fn(void *context, uint64_t tensor);
 
 /* Right after model_forward with the same arguments: the rest of the gradient. `ready` may be NULL,

@@ -228,7 +228,8 @@ static bool gradient_stays(const struct trainer *trainer) {
     return exchange_on_device(&trainer->config.session->exchange);
 }
 
-/* A tensor's gradient is final: pushes the blocks that are complete with it. */
+/* A tensor's gradient is final, or will be behind its event: pushes the blocks that are complete
+ * with it. */
 static void push_ready(void *context, uint64_t tensor) {
     struct trainer *trainer = context;
     bool stays = gradient_stays(trainer);

@@ -74,16 +74,7 @@ static void open_rig(struct push_rig *push_rig, const char *push, struct device 
     (void)snprintf(rig->job.push_policy, sizeof rig->job.push_policy, "all");
     rig->job.dense_warmup = 1;
     rig->job.density_schedule = 0;
-    const struct exchange_config config = {.job = &rig->job,
-                                           .plan = &rig->plan,
-                                           .channel = &rig->fake.channel,
-                                           .job_id = JOB,
-                                           .epoch = EPOCH,
-                                           .session = SESSION,
-                                           .rank = RANK,
-                                           .weights = rig->weights,
-                                           .device = of};
-    CHECK_INT(exchange_init(&rig->exchange, &config), STATUS_OK);
+    rig_exchange(rig, RANK, of);
     push_rig->device = of;
     push_rig->values = real->take_pinned(device, VALUES * sizeof(float));
     push_rig->there = real->take(device, VALUES * sizeof(float));
@@ -213,16 +204,22 @@ static void test_same_pushes(void) {
         check_codec(pushes[i]);
 }
 
+/* Report 1 is pushed, and the bent device holds it. Returns the sends before. */
+static uint32_t open_held(struct push_rig *here, const char *push) {
+    bend();
+    open_rig(here, push, device);
+    rig_start(&here->rig);
+    uint32_t sends = here->rig.fake.send_count;
+    holds = true;
+    set_values(here, 1);
+    push_all(here, 1);
+    return sends;
+}
+
 static void test_waits(void) {
     static struct push_rig here;
-    bend();
-    open_rig(&here, "int8,ef", device);
-    rig_start(&here.rig);
+    uint32_t sends = open_held(&here, "int8,ef");
     struct exchange *exchange = &here.rig.exchange;
-    uint32_t sends = here.rig.fake.send_count;
-    holds = true;
-    set_values(&here, 1);
-    push_all(&here, 1);
     for (int i = 0; i < 11; i++) {
         rig_poll(&here.rig);
         CHECK(exchange_encodes(exchange) && !exchange_settled(exchange));
@@ -247,14 +244,8 @@ static void test_waits(void) {
 
 static void test_hangs(void) {
     static struct push_rig here;
-    bend();
-    open_rig(&here, "int8", device);
-    rig_start(&here.rig);
+    uint32_t sends = open_held(&here, "int8");
     struct exchange *exchange = &here.rig.exchange;
-    uint32_t sends = here.rig.fake.send_count;
-    holds = true;
-    set_values(&here, 1);
-    push_all(&here, 1);
     rig_poll(&here.rig);
     here.rig.now_ns += 12 * 10 * CLOCK_S;
     rig_poll(&here.rig);
