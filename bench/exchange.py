@@ -9,6 +9,9 @@ it is missing its rows and the ratios against it are left out. It spins, and so 
 --poll says otherwise. "own tcp" is --channel tls --wire plain. Over shm our receiver reads each
 payload for its checksum (--checksum), since nothing is copied. CPU seconds per GB count both
 processes, user and system.
+
+ZeroMQ is what dmlc ps-lite is built on (bench/zeromq.c); its row is left out where libzmq3-dev was
+missing when the bench programs were built.
 """
 import argparse
 import ctypes
@@ -26,6 +29,7 @@ import time
 GB = 1e9
 PS_LITE_CPU = 0.45  # CPU s/GB of a push over ZeroMQ and TCP, measured earlier: docs/BENCHMARKS.md
 PORT = 29741
+ZEROMQ = "bench_zeromq"
 CHANNELS = {"ucx": ("ucx",), "own tcp": ("tls", "--wire", "plain"), "shm": ("shm", "--checksum")}
 
 
@@ -115,6 +119,16 @@ def perftest(transports, devices, size, seconds, *options):
     return float(final[0][6]) * 2**20 / GB, cpu / (count * size / GB)
 
 
+def zeromq(chosen, size):
+    """One turn of pushes over ZeroMQ and TCP, one direction -> (GB/s, CPU s/GB)."""
+    command = [f"{chosen.bin}/{ZEROMQ}", str(size), str(chosen.seconds)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=chosen.seconds + 120)
+    if done.returncode != 0:
+        fail(f"`{' '.join(command)}` ended with {done.returncode}")
+    row = json.loads(done.stdout)
+    return row["gb_s"], row["cpu_s_gb"]
+
+
 def memcpy(size):
     """Between two buffers of this size, over and over -> (GB/s, CPU s/GB)."""
     source, target = ctypes.create_string_buffer(b"x" * size, size), ctypes.create_string_buffer(
@@ -128,7 +142,7 @@ def memcpy(size):
     return gb / (time.perf_counter() - start), (time.process_time() - cpu) / gb
 
 
-def measure(chosen, size, has_perftest):
+def measure(chosen, size, has_perftest, has_zeromq):
     """Medians of the turns: name -> (GB/s, CPU s/GB)."""
     kinds = {"memcpy": lambda: memcpy(size)}
     if has_perftest:
@@ -136,6 +150,8 @@ def measure(chosen, size, has_perftest):
         kinds["ucx_perftest tcp -e"] = lambda: perftest("tcp", "lo", size, chosen.seconds, "-e")
         kinds["ucx_perftest posix,cma"] = lambda: perftest("posix,cma", "all", size,
                                                            chosen.seconds)
+    if has_zeromq:
+        kinds["ZeroMQ push"] = lambda: zeromq(chosen, size)
     for name, channel in CHANNELS.items():
         for direction in ("push", "both"):
             kinds[f"{name} {direction}"] = (
@@ -167,6 +183,9 @@ def goals(medians):
             at_least(f"{ours} push / {peer}", f"{ours} push", peer, 0.9)
             at_least(f"{ours} both, sum / {peer}", f"{ours} both", peer, 0.8)
         at_most(f"{ours} push, CPU s/GB (0.9 of ps-lite's)", f"{ours} push", 0.9 * PS_LITE_CPU)
+        if "ZeroMQ push" in medians:
+            at_most(f"{ours} push, CPU s/GB (0.9 of ZeroMQ's)", f"{ours} push",
+                    0.9 * medians["ZeroMQ push"][1])
     at_least("shm push / ucx_perftest posix,cma", "shm push", "ucx_perftest posix,cma", 1.5)
     at_most("shm push, CPU s/GB", "shm push", 0.1)
     return rows
@@ -180,7 +199,11 @@ def main():
     if not has_perftest:
         print("exchange.py: no ucx_perftest (apt install ucx-utils): its rows are left out",
               file=sys.stderr)
-    results = {size: measure(chosen, size, has_perftest) for size in chosen.sizes}
+    has_zeromq = os.access(f"{chosen.bin}/{ZEROMQ}", os.X_OK)
+    if not has_zeromq:
+        print(f"exchange.py: no program {chosen.bin}/{ZEROMQ} (apt install libzmq3-dev, build "
+              "again): its row is left out", file=sys.stderr)
+    results = {size: measure(chosen, size, has_perftest, has_zeromq) for size in chosen.sizes}
     print(f"medians of {chosen.turns} turns; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} "
           "cores")
     print(f"{'bytes':>9}  {'what':<24} {'GB/s':>8} {'CPU s/GB':>9}")

@@ -47,6 +47,7 @@ int main(int argc, char **argv) {
     /* What a user may have exported must not matter. */
     setenv("UCX_TLS", "nonsense", 1);
     setenv("UCX_NET_DEVICES", "nonsense", 1);
+    setenv("UCX_TCP_TX_SEG_SIZE", "1m", 1);
     setenv("UCX_TCP_RX_SEG_SIZE", "2k", 1);
     setenv("UCX_ZCOPY_THRESH", "0", 1);
     channel_ucx_setup();

@@ -15,7 +15,7 @@
 #define RENDEZVOUS_BYTES ((size_t)16 << 10)
 
 /* The queue of messages that wait for a slot. Beyond the mark of eager ones, whose payloads take
- * memory here, or with no more room than one ucp_worker_progress() can fill (16 sockets, 64 KiB
+ * memory here, or with no more room than one ucp_worker_progress() can fill (8 sockets, 120 KiB
  * each, some 130 bytes a frame), the channel does not progress. */
 #define WAITING_MAX        16384
 #define WAITING_BURST      8192

@@ -171,8 +171,10 @@ enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_cont
     await_links(net_devices);
     /* Set here, so that an exported variable cannot change what we rely on. Shared memory is left
      * out: it does not work with the peer error mode. Over TCP, UCX 1.13 must not send from the
-     * owner's memory: when the peer dies it frees the request while the socket still refers to it,
-     * and aborts ("comp->count > 0"). */
+     * owner's memory: a send that the socket took in part, and that then fails since the peer died,
+     * is completed twice (uct_tcp_ep_sendv), and that aborts us ("comp->count > 0"). Its puts would
+     * complete once, but it uses them only without error handling, where an endpoint with sends in
+     * flight, to a peer that has stopped, cannot be closed. */
     tls = channel_ucx_tls(net_devices, tls);
     const char *const settings[][2] = {
         {"TLS", tls},
@@ -187,14 +189,19 @@ enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_cont
         {"KEEPALIVE_INTERVAL", "20s"},
         /* Settings of transports: UCX 1.13 knows them by the name without the transport, later
          * releases by the whole name; what is not known is passed over. A process aborts on a
-         * segment longer than it receives, so all must agree; 32 KiB a write(2) is a quarter
-         * faster than UCX's own 8 KiB. What is received at once is two segments with the 5 bytes of
-         * their headers, of which UCX adds one's itself: 64 KiB would end 5 bytes before the second
-         * segment does, and cost a read(2) more for each two. */
-        {"TX_SEG_SIZE", "32k"},
-        {"TCP_TX_SEG_SIZE", "32k"},
-        {"RX_SEG_SIZE", "65541"},
-        {"TCP_RX_SEG_SIZE", "65541"},
+         * segment longer than it receives, so all must agree. 60 KiB and their header of 5 bytes
+         * are one packet on the loopback interface (65,483 bytes), and at most one of those that
+         * the kernel hands to a network card for cutting, with MTUs of 1500 and 9000. Anything a
+         * little longer, such as 64 KiB, drags a short packet behind each; UCX's own 8 KiB cost a
+         * write(2) each. What is received at once is two segments with their headers, of which UCX
+         * adds one's itself. */
+        {"TX_SEG_SIZE", "60k"},
+        {"TCP_TX_SEG_SIZE", "60k"},
+        {"RX_SEG_SIZE", "122885"},
+        {"TCP_RX_SEG_SIZE", "122885"},
+        /* So much from each of at most so many sockets is what channel_ucx.c has room for. */
+        {"MAX_POLL", "8"},
+        {"TCP_MAX_POLL", "8"},
         /* RoCE: UCX tells IPv4 packets from IPv6 ones by a field that only mlx5 fills that way,
          * and drops all others in silence: rc, which is wired up over ud, would never connect. */
         {"UD_ETH_DGID_CHECK", "n"},
