@@ -47,29 +47,11 @@ static const struct option table[] = {
 };
 
 static const char *const all[] = {
-    "none",
-    "bf16",
-    "fp16",
-    "int8",
-    "int8,ef",
-    "fp8",
-    "int4",
-    "int4:sr",
-    "int4:sr,had",
-    "int4:sr,had,ef",
-    "onebit,ef",
-    "topk:0.01",
-    "topk:0.01,ef",
-    "topk:0.01,global,ef",
-    "randk:0.01,ef",
-    "powersgd:4,ef",
-    "qsgd",
-    "terngrad",
-    "natural",
-    "signsgd",
-    "bf16+zstd",
-    "int8+zstd",
-    "topk:0.01,ef+zstd",
+    "none",       "bf16",          "fp16",          "int8",         "int8,ef",
+    "fp8",        "int4",          "int4:sr",       "int4:sr,had",  "int4:sr,had,ef",
+    "onebit",     "onebit,ef",     "topk:0.01",     "topk:0.01,ef", "topk:0.01,global,ef",
+    "randk:0.01", "randk:0.01,ef", "powersgd:4,ef", "qsgd",         "terngrad",
+    "natural",    "signsgd",       "bf16+zstd",     "int8+zstd",    "topk:0.01,ef+zstd",
 };
 
 struct stream {

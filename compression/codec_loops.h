@@ -49,6 +49,10 @@ struct codec_loops {
 
     void (*bf16_encode)(const float *a, size_t n, uint8_t *wire);
     void (*bf16_decode)(const uint8_t *wire, size_t n, float *out, bool add);
+    /* Of factor * (scale * values), each product rounded; raises *max_bits to the largest
+     * |scale * value| bits seen. */
+    void (*bf16_scaled)(const float *values, size_t n, float scale, float factor, uint8_t *wire,
+                        uint32_t *max_bits);
     void (*fp16_encode)(const float *a, size_t n, uint8_t *wire);
     void (*fp16_decode)(const uint8_t *wire, size_t n, float *out, bool add);
 

@@ -6,42 +6,54 @@
 
 #include "compression/codec_loops_sums.h"
 
+/* The signs of 16 values; adds their magnitudes to the sums. */
+LANES_INLINE uint32_t signs_group(const float *a, struct sums *sums) {
+    uint32_t word = 0;
+    for (size_t p = 0; p < SUM_PARTS; p++) {
+        lanes_f value = lanes_load(a + p * LANES);
+        sums->part[p] += (lanes_f)lanes_magnitude(value);
+        word |= lanes_signs((lanes_i)value) << (p * LANES);
+    }
+    return word;
+}
+
 static inline float signs_encode(const float *a, size_t n, uint8_t *bits) {
     struct sums sums = {{{0}}};
-    for (size_t i = 0; i < n; i += GROUP) {
-        float padded[GROUP] = {0};
-        const float *from = a + i;
-        uint32_t word = 0;
-        if (n - i < GROUP) {
-            memcpy(padded, from, (n - i) * sizeof *from);
-            from = padded;
-        }
-        for (size_t p = 0; p < SUM_PARTS; p++) {
-            lanes_f value = lanes_load(from + p * LANES);
-            sums.part[p] += (lanes_f)lanes_magnitude(value);
-            word |= lanes_signs((lanes_i)value) << (p * LANES);
-        }
+    size_t i = 0;
+    for (; i + GROUP <= n; i += GROUP) {
+        uint16_t word = (uint16_t)signs_group(a + i, &sums);
+        memcpy(bits + i / 8, &word, sizeof word);
+    }
+    if (i < n) {
+        float from[GROUP] = {0};
+        memcpy(from, a + i, (n - i) * sizeof *from);
+        uint32_t word = signs_group(from, &sums);
         bits[i / 8] = (uint8_t)word;
         if (n - i > 8) bits[i / 8 + 1] = (uint8_t)(word >> 8);
     }
     return lanes_sum(&sums);
 }
 
+LANES_INLINE lanes_f sign_lanes(float mean, uint32_t word, size_t part) {
+    return lanes_flip(lanes_splat(mean), word >> (part * LANES));
+}
+
 LANES_INLINE void signs_decode_all(const uint8_t *bits, size_t n, float mean, float *out,
                                    bool add) {
-    for (size_t i = 0; i < n; i += GROUP) {
+    size_t i = 0;
+    for (; i + GROUP <= n; i += GROUP) {
+        uint16_t word;
+        memcpy(&word, bits + i / 8, sizeof word);
+        for (size_t p = 0; p < SUM_PARTS; p++)
+            emit(out + i + p * LANES, sign_lanes(mean, word, p), add);
+    }
+    if (i < n) {
         uint32_t word = bits[i / 8];
         float to[GROUP];
         if (n - i > 8) word |= (uint32_t)bits[i / 8 + 1] << 8;
-        bool whole = n - i >= GROUP;
-        for (size_t p = 0; p < SUM_PARTS; p++) {
-            lanes_f value = lanes_flip(lanes_splat(mean), word >> (p * LANES));
-            if (whole)
-                emit(out + i + p * LANES, value, add);
-            else
-                lanes_store(to + p * LANES, value);
-        }
-        if (!whole) put(out + i, to, n - i, add);
+        for (size_t p = 0; p < SUM_PARTS; p++)
+            lanes_store(to + p * LANES, sign_lanes(mean, word, p));
+        put(out + i, to, n - i, add);
     }
 }
 

@@ -14,12 +14,13 @@
 #define CODEC_LOOPS(level)                                                                         \
     {                                                                                              \
         .name = (level), .load = load, .settle = settle, .squares = squares, .add = add_all,       \
-        .bf16_encode = bf16_encode, .bf16_decode = bf16_decode, .fp16_encode = fp16_encode,        \
-        .fp16_decode = fp16_decode, .int8_encode = int8_encode, .int8_decode = int8_decode,        \
-        .int4_encode = int4_encode, .int4_decode = int4_decode, .delta_encode = delta_encode,      \
-        .delta_decode = delta_decode, .fp8_encode = fp8_encode, .fp8_decode = fp8_decode,          \
-        .signs_encode = signs_encode, .signs_decode = signs_decode, .count_above = count_above,    \
-        .list_above = list_above, .noise = noise_one, .dot = dot, .axpy = axpy,                    \
+        .bf16_encode = bf16_encode, .bf16_decode = bf16_decode, .bf16_scaled = bf16_scaled,        \
+        .fp16_encode = fp16_encode, .fp16_decode = fp16_decode, .int8_encode = int8_encode,        \
+        .int8_decode = int8_decode, .int4_encode = int4_encode, .int4_decode = int4_decode,        \
+        .delta_encode = delta_encode, .delta_decode = delta_decode, .fp8_encode = fp8_encode,      \
+        .fp8_decode = fp8_decode, .signs_encode = signs_encode, .signs_decode = signs_decode,      \
+        .count_above = count_above, .list_above = list_above, .noise = noise_one, .dot = dot,      \
+        .axpy = axpy,                                                                              \
     }
 
 #endif

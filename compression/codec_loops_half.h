@@ -71,6 +71,29 @@ static inline void bf16_encode(const float *a, size_t n, uint8_t *wire) {
     halves_encode(a, n, wire, false);
 }
 
+LANES_INLINE void scaled_lanes(const float *values, float scale, float factor, uint8_t *wire,
+                               lanes_i *max) {
+    lanes_f value = lanes_load(values) * scale;
+    *max = lanes_max(*max, lanes_magnitude(value));
+    lanes_store_halves(wire, bf16_round(value * factor));
+}
+
+static inline void bf16_scaled(const float *values, size_t n, float scale, float factor,
+                               uint8_t *wire, uint32_t *max_bits) {
+    lanes_i max = lanes_splat_i((int32_t)*max_bits);
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        scaled_lanes(values + i, scale, factor, wire + 2 * i, &max);
+    if (i < n) {
+        float from[LANES] = {0};
+        uint8_t to[2 * LANES];
+        memcpy(from, values + i, (n - i) * sizeof *from);
+        scaled_lanes(from, scale, factor, to, &max);
+        memcpy(wire + 2 * i, to, 2 * (n - i));
+    }
+    *max_bits = (uint32_t)lanes_max_of(max);
+}
+
 static inline void fp16_encode(const float *a, size_t n, uint8_t *wire) {
     halves_encode(a, n, wire, true);
 }

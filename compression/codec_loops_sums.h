@@ -59,13 +59,19 @@ struct sums {
 
 /* Folded in halves; the result is the same at every width. */
 LANES_INLINE float lanes_sum(const struct sums *sums) {
-    float lane[SUM_LANES];
-    memcpy(lane, sums->part, sizeof lane);
-    for (int width = SUM_LANES / 2; width > 0; width /= 2) {
-        for (int i = 0; i < width; i++)
-            lane[i] += lane[i + width];
-    }
-    return lane[0];
+#if LANES == 16
+    lanes_f sum = sums->part[0] + LANES_SWAP(sums->part[0], 8);
+#elif LANES == 8
+    lanes_f sum = sums->part[0] + sums->part[1];
+#else
+    lanes_f sum = (sums->part[0] + sums->part[2]) + (sums->part[1] + sums->part[3]);
+#endif
+#if LANES >= 8
+    sum += LANES_SWAP(sum, 4);
+#endif
+    sum += LANES_SWAP(sum, 2);
+    sum += LANES_SWAP(sum, 1);
+    return sum[0];
 }
 
 #define GROUP ((size_t)SUM_LANES)

@@ -326,6 +326,16 @@ static size_t encode_tiles(struct pass *pass, uint8_t *wire) {
     return used;
 }
 
+/* What is sent, and nothing else of the block; returns the payload's bytes. */
+static size_t encode_picked(struct pass *pass, uint8_t *wire) {
+    struct scheme_seen seen = {0};
+    size_t used = pass->scheme->pick(&pass->run, pass->values, pass->scale, wire, &seen);
+    pass->max_bits = seen.max_bits;
+    pass->result->square_sum = seen.squares;
+    pass->result->gradient_square_sum = seen.gradient_squares;
+    return used;
+}
+
 const struct codec_spec *encoder_spec(const struct encoder *encoder) {
     return &encoder->spec;
 }
@@ -390,11 +400,12 @@ void encoder_encode(struct encoder *encoder, size_t block, uint64_t step, const 
     pass.a = carve(&left, tile_values(encoder) * sizeof(float));
     pass.kept = carve(&left, tile_values(encoder) * sizeof(float));
     pass.sent = carve(&left, tile_values(encoder) * sizeof(float));
-    if (find_zero_rows(pass.block, values, mask)) pass.run.zero_rows = mask;
+    bool picks = !pass.feedback && pass.scheme->pick != NULL;
+    if (!picks && find_zero_rows(pass.block, values, mask)) pass.run.zero_rows = mask;
 
     uint8_t *inner = encoder->spec.zstd ? carve(&left, encoder->inner_most) : wire;
     result->codec = pass.scheme->id;
-    result->bytes = encode_tiles(&pass, inner);
+    result->bytes = picks ? encode_picked(&pass, inner) : encode_tiles(&pass, inner);
     if (pass.max_bits >= F32_INFINITY && !pass.scheme->carries_specials) {
         // One value that is not finite may have been rounded or left out: say it of all.
         const float nan = NAN;

@@ -10,6 +10,8 @@
  * Rows of the gradient that are all zero decode to zeros; their residual waits. A block with a
  * value that is not finite decodes to values that are not finite, for the server's vote, and what
  * is not finite is never kept.
+ * randk without feedback reads the values that it sends and no others: one that is not finite is
+ * noticed when it is sent, which each is once in 1 / density steps, and until then changes nothing.
  * Invariant: payload and state depend on (config, the block's past values and steps) alone, not on
  * the chip, the thread or other blocks.
  * Sources: Karimireddy et al., "Error feedback fixes signSGD", ICML 2019; Xie et al., "LoCo", 2024;
@@ -48,8 +50,10 @@ struct encoder_config {
 struct encoder_result {
     uint8_t codec; /* enum codec_id of the payload */
     size_t bytes;
-    double square_sum;          /* of what the payload decodes to */
-    double gradient_square_sum; /* of scale * values */
+    double square_sum; /* of what the payload decodes to */
+    /* Of scale * values. Of randk without feedback an estimate: that of the values that were sent,
+     * as bf16, times the period; what is not finite among the others is not in it. */
+    double gradient_square_sum;
     double residual_square_sum; /* of e after this step, over rows that were sent; 0 without ef */
 };
 

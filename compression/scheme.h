@@ -95,6 +95,13 @@ struct scheme_view {
     bool trusted;       /* measure() has let all of it pass, and only finds lengths again */
 };
 
+/* What pick() has seen of a block. */
+struct scheme_seen {
+    double squares;          /* the sum of the squares of what the payload decodes to */
+    double gradient_squares; /* likewise of scale * values, as far as can be told from that */
+    uint32_t max_bits;       /* the largest |scale * value| bits */
+};
+
 struct scheme {
     uint8_t id;
     bool carries_specials; /* NaN and infinity survive; else encoder.c sends CODEC_FILL instead */
@@ -114,6 +121,11 @@ struct scheme {
      * them. */
     size_t (*encode)(const struct scheme_run *run, size_t offset, const float *a, size_t n,
                      uint8_t *wire, double *squares);
+    /* Schemes that know what they send before they look at it; without feedback. The whole payload
+     * of scale * values [count], of which nothing else is read. *seen comes as zeros. NULL: start()
+     * and encode() make it. */
+    size_t (*pick)(const struct scheme_run *run, const float *values, float scale, uint8_t *wire,
+                   struct scheme_seen *seen);
     /* Schemes whose payload alone does not say what the block is. out [rows, cols] = what this
      * run's tile, the whole block, stands for; and values [rows, cols], to which the mean of all
      * such payloads decodes, become what that stands for. NULL: decoding says it. */

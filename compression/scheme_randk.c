@@ -5,7 +5,8 @@
  * one run is sent, the next one each step, from a start that differs by group: in `period` steps
  * every value is sent once. All workers send the same places, since the key knows no worker.
  * Without feedback values are multiplied by the period, which makes their mean that of the
- * gradient. Source: Wang et al., "CocktailSGD", ICML 2023 (rolling mask).
+ * gradient, and none is read but those that are sent.
+ * Source: Wang et al., "CocktailSGD", ICML 2023 (rolling mask).
  */
 #include "compression/randk_places.h"
 #include "compression/scheme.h"
@@ -13,6 +14,11 @@
 #include <math.h>
 
 #define HEAD ((size_t)RANDK_HEAD)
+#define TILE ((size_t)2048)
+#define LINE ((size_t)16) /* floats that memory brings at once */
+
+/* Groups whose runs are fetched before they are looked at: each lies elsewhere. */
+#define GROUPS_AHEAD ((size_t)8)
 
 static uint32_t period_of(const struct scheme_run *run) {
     return (uint32_t)lrint(1.0 / (double)run->density);
@@ -62,23 +68,66 @@ static size_t run_at(const uint32_t number[RANDK_NUMBERS], size_t index, size_t 
     return from;
 }
 
+/* Adds the squares of the halves to *squares, one after the other. */
+static void add_squares(const uint8_t *halves, size_t n, double *squares) {
+    for (size_t i = 0; i < n; i++) {
+        double value = (double)bf16_to_f32(scheme_get_u16(halves + 2 * i));
+        *squares += value * value;
+    }
+}
+
+/* With feedback: values are sent as they are, since what is not sent waits. */
 static size_t encode(const struct scheme_run *run, size_t offset, const float *a, size_t n,
                      uint8_t *wire, double *squares) {
     uint32_t number[RANDK_NUMBERS];
     size_t first, end, size, used = 0;
     make_head(run, number);
-    float scale = run->spec->feedback == FEEDBACK_NONE ? (float)number[RANDK_PERIOD] : 1.0f;
     tile_runs(number, offset, n, &first, &end);
     for (size_t at = next_pick(number, first, end); at < end; at = next_pick(number, at + 1, end)) {
         size_t from = run_at(number, at, offset, n, &size);
-        for (size_t i = 0; i < size; i++) {
-            uint16_t half = bf16_from_float(a[from + i] * scale);
-            double value = (double)bf16_to_f32(half);
-            memcpy(wire + used, &half, sizeof half);
-            *squares += value * value;
-            used += 2;
-        }
+        run->loops->bf16_encode(a + from, size, wire + used);
+        add_squares(wire + used, size, squares);
+        used += 2 * size;
     }
+    return used;
+}
+
+static size_t group_run(const uint32_t number[RANDK_NUMBERS], size_t group) {
+    return (size_t)randk_run(number, group) << number[RANDK_RUN_LOG2];
+}
+
+/* It may be past the block's end: fetching cannot fail. */
+static void fetch_run(const uint32_t number[RANDK_NUMBERS], size_t group, const float *values) {
+    const float *run = values + group_run(number, group);
+    for (size_t i = 0; i >> number[RANDK_RUN_LOG2] == 0; i += LINE)
+        __builtin_prefetch(run + i);
+}
+
+/* The squares are added up tile by tile, as encode()'s are. */
+static size_t pick(const struct scheme_run *run, const float *values, float scale, uint8_t *wire,
+                   struct scheme_seen *seen) {
+    uint32_t number[RANDK_NUMBERS];
+    size_t used = start(run, wire), tile = 0, from, whole;
+    double squares = 0;
+    memcpy(number, wire, sizeof number);
+    whole = (size_t)1 << number[RANDK_RUN_LOG2];
+    float factor = (float)number[RANDK_PERIOD];
+    for (size_t group = 0; group < GROUPS_AHEAD; group++)
+        fetch_run(number, group, values);
+    for (size_t group = 0; (from = group_run(number, group)) < run->count; group++) {
+        size_t size = run->count - from < whole ? run->count - from : whole;
+        fetch_run(number, group + GROUPS_AHEAD, values);
+        run->loops->bf16_scaled(values + from, size, scale, factor, wire + used, &seen->max_bits);
+        if (from / TILE != tile) {
+            seen->squares += squares;
+            squares = 0;
+            tile = from / TILE;
+        }
+        add_squares(wire + used, size, &squares);
+        used += 2 * size;
+    }
+    seen->squares += squares;
+    seen->gradient_squares = seen->squares / (double)number[RANDK_PERIOD];
     return used;
 }
 
@@ -125,10 +174,11 @@ static size_t prefix(const uint8_t *wire, size_t bytes) {
 const struct scheme scheme_randk = {
     .id = CODEC_RANDK,
     .planes = 2,
-    .tile = 2048,
+    .tile = TILE,
     .bound = bound,
     .start = start,
     .encode = encode,
+    .pick = pick,
     .open = open,
     .measure = measure,
     .decode = decode,

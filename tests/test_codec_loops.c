@@ -96,6 +96,24 @@ static void check_sums(const struct codec_loops *loops, size_t n, float scale) {
     check_same(at.x + 1, at.y + 1, n);
 }
 
+/* Each product rounded by itself. */
+static void check_scaled(const struct codec_loops *loops, size_t n, float scale) {
+    uint32_t max = 3, expected_max = 3;
+    const float factor = 20.0f;
+    memset(&at.wire, 0xa5, sizeof at.wire);
+    loops->bf16_scaled(at.a + 1, n, scale, factor, at.wire + 1, &max);
+    for (size_t i = 0; i < n; i++) {
+        float scaled = at.a[1 + i] * scale;
+        uint32_t bits = f32_bits(scaled) & F32_MAGNITUDE;
+        at.x[i] = bf16_to_f32((uint16_t)(at.wire[1 + 2 * i] | at.wire[2 + 2 * i] << 8));
+        at.y[i] = bf16_to_f32(bf16_from_float(factor * scaled));
+        if (bits > expected_max) expected_max = bits;
+    }
+    check_same(at.x, at.y, n);
+    CHECK(max == expected_max || (max > F32_INFINITY && expected_max > F32_INFINITY));
+    CHECK(at.wire[0] == 0xa5 && at.wire[1 + 2 * n] == 0xa5);
+}
+
 static void check_codes(const struct codec_loops *loops, size_t n) {
     const struct codec_loops *plain = &codec_loops_plain;
     double sum = 0, expected = 0;
@@ -192,6 +210,7 @@ static void test_levels(void) {
                 fill(&random, (enum kind)kind, at.a, MOST + 1);
                 fill(&random, KIND_UNIT, at.residual, MOST + 1);
                 check_sums(loops, sizes[s], kind == KIND_HUGE ? 2.0f : 0.3f);
+                check_scaled(loops, sizes[s], kind == KIND_HUGE ? 2.0f : 0.3f);
                 check_codes(loops, sizes[s]);
                 check_bits(loops, sizes[s]);
                 if (kind != KIND_BITS) check_blocks(loops, sizes[s]);

@@ -3,6 +3,7 @@
  */
 #include "compression/cuda/codec_cuda.h"
 #include "compression/cuda/codec_encode.cuh"
+#include "compression/randk_places.h"
 
 enum { ROW_THREADS = 256, ROW_WARPS = ROW_THREADS / 32, PIECE = 4096, LOADS = 4 };
 enum { SUM_THREADS = 128, SUM_PARTS = 512, SUMS = 3 };
@@ -79,6 +80,11 @@ static __device__ void add_parts(struct summing *summing, const double *here, in
     }
 }
 
+/* Are values read that are sent, and no others? Then no tile has sums but of what was sent. */
+static __device__ bool picks(const struct codec_launch &launch) {
+    return launch.codec == CODEC_RANDK && !has(launch, CODEC_LAUNCH_FEEDBACK);
+}
+
 /* The order of additions is the host's; so one thread adds up each of the three sums, from what all
  * have brought near. */
 static __device__ double add_up(const struct codec_launch &launch, const double *sums) {
@@ -87,8 +93,8 @@ static __device__ double add_up(const struct codec_launch &launch, const double 
     const int mine = (int)(threadIdx.x / 32);
     struct summing summing = {sums, launch.square_parts, 1, 0.0, 0.0};
     if (mine > 0)
-        summing = {sums + launch.square_parts + (mine - 1) * tiles, tiles, launch.fold_parts, 0.0,
-                   0.0};
+        summing = {sums + launch.square_parts + (mine - 1) * tiles, picks(launch) ? 0 : tiles,
+                   launch.fold_parts, 0.0, 0.0};
     for (int64_t first = 0; first < tiles; first += SUM_PARTS) {
         __syncthreads();
         for (int i = (int)(threadIdx.x % 32); mine < SUMS && i < SUM_PARTS; i += 32) {
@@ -113,8 +119,9 @@ static __global__ void __launch_bounds__(SUM_THREADS)
         result->square_sum = filled ? nan : sum;
         result->codec = filled ? (uint32_t)CODEC_FILL : launch.codec;
         result->bytes = filled ? 4 : (uint64_t)(head_bytes(launch, mask) + launch.body);
+        if (picks(launch)) result->gradient_square_sum = sum / (double)launch.number[RANDK_PERIOD];
     }
-    if (threadIdx.x == 32) result->gradient_square_sum = sum;
+    if (threadIdx.x == 32 && !picks(launch)) result->gradient_square_sum = sum;
     if (threadIdx.x == 64) result->residual_square_sum = sum;
 }
 

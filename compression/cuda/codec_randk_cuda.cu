@@ -12,6 +12,7 @@ static __device__ __forceinline__ int64_t randk_place(const uint32_t *number, in
     return (group << number[RANDK_RUN_LOG2]) + (index - (run << number[RANDK_RUN_LOG2]));
 }
 
+/* With feedback. */
 struct randk_kind {
     static constexpr bool sums_squares = false;
 
@@ -23,8 +24,6 @@ struct randk_kind {
                                                     const struct tile &tile, int,
                                                     const float (&a)[EACH], uint8_t *at,
                                                     float (&sent)[EACH]) {
-        const bool feedback = has(launch, CODEC_LAUNCH_FEEDBACK);
-        const float scale = feedback ? 1.0F : (float)launch.number[RANDK_PERIOD];
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
             const int64_t index = tile.offset + place_of(tile, j);
@@ -32,7 +31,7 @@ struct randk_kind {
             if (index >= launch.count) continue;
             const int64_t place = randk_place(launch.number, index);
             if (place < 0) continue;
-            const uint32_t short_bits = bf16_round(__fmul_rn(a[j], scale));
+            const uint32_t short_bits = bf16_round(a[j]);
             ((uint16_t *)at)[place] = (uint16_t)short_bits;
             sent[j] = bf16_widen(short_bits);
         }
@@ -43,6 +42,20 @@ struct randk_kind {
                                                   float (&)[EACH]) {
     }
 };
+
+/* Without: a thread for each value that is sent. No other is read. */
+static __global__ void __launch_bounds__(THREADS)
+    randk_pick_kernel(struct codec_launch launch, const float *values, uint16_t *halves,
+                      uint32_t *rows) {
+    const int64_t place = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    const int64_t group = place >> launch.number[RANDK_RUN_LOG2];
+    const int64_t run = (int64_t)randk_run(launch.number, group);
+    if (2 * place >= launch.body) return;
+    const int64_t index = ((run - group) << launch.number[RANDK_RUN_LOG2]) + place;
+    const float scaled = __fmul_rn(values[index], launch.scale);
+    if (magnitude(scaled) >= INFINITY_BITS) atomicOr(&rows[CODEC_ROWS_SPECIAL], 1U);
+    halves[place] = (uint16_t)bf16_round(__fmul_rn(scaled, (float)launch.number[RANDK_PERIOD]));
+}
 
 /* The places of the host's tiles in the payload: a thread adds up one tile, value after value. */
 static __global__ void __launch_bounds__(THREADS)
@@ -91,7 +104,14 @@ static __global__ void __launch_bounds__(THREADS)
 int codec_launch_randk(const struct codec_launch *launch, const struct codec_arrays *arrays,
                        struct CUstream_st *stream) {
     const int64_t tiles = (launch->count + RANDK_TILE - 1) / RANDK_TILE;
-    const int error = encode_launch<randk_kind>(launch, arrays, stream);
+    const int64_t sent = launch->body / 2;
+    int error = cudaSuccess;
+    if ((launch->flags & CODEC_LAUNCH_FEEDBACK) != 0)
+        error = encode_launch<randk_kind>(launch, arrays, stream);
+    else if (sent > 0)
+        error = kernel_launch(randk_pick_kernel, dim3((unsigned)((sent + THREADS - 1) / THREADS)),
+                              dim3(THREADS), 0, stream, *launch, arrays->values,
+                              (uint16_t *)(arrays->wire + RANDK_HEAD), arrays->rows);
     if (error != cudaSuccess) return error;
     return kernel_launch(randk_squares_kernel, kernel_blocks(tiles, THREADS), dim3(THREADS), 0,
                          stream, *launch, arrays->wire, arrays->sums);
