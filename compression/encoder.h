@@ -11,7 +11,8 @@
  * value that is not finite decodes to values that are not finite, for the server's vote, and what
  * is not finite is never kept.
  * randk without feedback reads the values that it sends and no others: one that is not finite is
- * noticed when it is sent, which each is once in 1 / density steps, and until then changes nothing.
+ * noticed only in a step that sends it (of a value that stays so, within 1 / density steps), and
+ * changes nothing in others.
  * Invariant: payload and state depend on (config, the block's past values and steps) alone, not on
  * the chip, the thread or other blocks.
  * Sources: Karimireddy et al., "Error feedback fixes signSGD", ICML 2019; Xie et al., "LoCo", 2024;
@@ -55,6 +56,7 @@ struct encoder_result {
      * as bf16, times the period; what is not finite among the others is not in it. */
     double gradient_square_sum;
     double residual_square_sum; /* of e after this step, over rows that were sent; 0 without ef */
+    uint64_t xxh3;              /* of a payload that lies on a device (encoder_device.h) */
 };
 
 /* What a step of a block is, for who encodes it elsewhere (encoder_device.h). */

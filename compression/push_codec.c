@@ -28,10 +28,12 @@ struct policy {
 
 struct push_codec {
     const struct plan *plan;
-    struct encoder *encoders[SPECS_MAX];         /* NULL: the spec has no blocks */
-    struct encoder_device *on_device[SPECS_MAX]; /* NULL: the host encodes */
-    uint8_t *spec_of;                            /* [block_count] NO_SPEC: frozen, or not here */
-    size_t *index_of;                            /* [block_count] in its encoder */
+    struct encoder *encoders[SPECS_MAX]; /* NULL: the spec has no blocks */
+    /* Of each device: NULL if it has no blocks of the spec, or the host encodes. */
+    struct encoder_device *on_device[SPECS_MAX][DEVICE_NAMES_MAX];
+    const uint8_t *owners; /* [block_count] devices, where they encode */
+    uint8_t *spec_of;      /* [block_count] NO_SPEC: frozen, or not here */
+    size_t *index_of;      /* [block_count] in its encoder */
     void *scratch;
     size_t memory;
 };
@@ -226,7 +228,7 @@ enum status push_codec_open(const struct job *job, const struct plan *plan, uint
 
 void push_codec_close(struct push_codec *push_codec) {
     if (push_codec == NULL) return;
-    push_codec_leave_device(push_codec);
+    push_codec_leave_devices(push_codec);
     for (size_t i = 0; i < SPECS_MAX; i++)
         encoder_close(push_codec->encoders[i]);
     free(push_codec->spec_of);
@@ -269,45 +271,98 @@ void push_codec_encode(struct push_codec *push_codec, uint64_t block, uint64_t s
     ASSERT_OP(result->bytes, <=, decoder_payload_max(push_codec->plan->blocks[block].count));
 }
 
-enum status push_codec_use_device(struct push_codec *push_codec, struct device *device) {
+/* The blocks of the spec's encoder that a device owns -> new memory [encoder_block_count], free()
+ * it. NULL: none. */
+static bool *find_owned(const struct push_codec *push_codec, size_t spec, int number,
+                        const uint8_t *owners) {
+    const struct encoder *encoder = push_codec->encoders[spec];
+    bool *owns = NULL;
+    for (uint64_t id = 0; id < push_codec->plan->block_count; id++) {
+        if (push_codec->spec_of[id] != spec || owners[id] != number) continue;
+        if (owns == NULL) owns = memory_zeroed(encoder_block_count(encoder), sizeof *owns);
+        owns[push_codec->index_of[id]] = true;
+    }
+    return owns;
+}
+
+/* The spec's encoder on the device, for the blocks that it owns, if there are any. */
+static enum status open_on_device(struct push_codec *push_codec, size_t spec, struct device *device,
+                                  int number, const uint8_t *owners) {
+    bool *owns = find_owned(push_codec, spec, number, owners);
     enum status status = STATUS_OK;
-    for (size_t i = 0; i < SPECS_MAX; i++) {
-        char text[CODEC_TEXT_MAX];
-        if (push_codec->encoders[i] == NULL) continue;
-        const struct codec_spec *spec = encoder_spec(push_codec->encoders[i]);
-        if (encoder_device_can(device, spec)) continue;
-        codec_print(spec, text);
-        log_info("pushes are encoded on the host: %s:%d has no codec %s", device->backend->name,
-                 device->index, text);
-        return STATUS_UNSUPPORTED;
-    }
-    for (size_t i = 0; i < SPECS_MAX && status == STATUS_OK; i++) {
-        if (push_codec->encoders[i] != NULL)
-            status =
-                encoder_device_open(&push_codec->on_device[i], device, push_codec->encoders[i]);
-    }
-    if (status != STATUS_OK) push_codec_leave_device(push_codec);
+    if (owns != NULL)
+        status = encoder_device_open(&push_codec->on_device[spec][number], device,
+                                     push_codec->encoders[spec], owns);
+    free(owns);
     return status;
 }
 
-void push_codec_leave_device(struct push_codec *push_codec) {
+/* A codec that such a device has not; NULL: it has all. */
+static const struct codec_spec *find_lacking(const struct push_codec *push_codec,
+                                             const struct device *device) {
     for (size_t i = 0; i < SPECS_MAX; i++) {
-        encoder_device_close(push_codec->on_device[i]);
-        push_codec->on_device[i] = NULL;
+        if (push_codec->encoders[i] == NULL) continue;
+        const struct codec_spec *spec = encoder_spec(push_codec->encoders[i]);
+        if (!encoder_device_can(device, spec)) return spec;
     }
+    return NULL;
+}
+
+uint64_t push_codec_device_bytes(const struct push_codec *push_codec, const struct device *device,
+                                 int number, const uint8_t *owners) {
+    uint64_t bytes = 0;
+    if (find_lacking(push_codec, device) != NULL) return 0;
+    for (size_t i = 0; i < SPECS_MAX; i++) {
+        bool *owns =
+            push_codec->encoders[i] != NULL ? find_owned(push_codec, i, number, owners) : NULL;
+        if (owns != NULL) bytes += encoder_device_bytes(device, push_codec->encoders[i], owns);
+        free(owns);
+    }
+    return bytes;
+}
+
+enum status push_codec_use_devices(struct push_codec *push_codec, struct device *const *devices,
+                                   int count, const uint8_t *owners) {
+    enum status status = STATUS_OK;
+    ASSERT(count >= 1 && count <= DEVICE_NAMES_MAX);
+    const struct codec_spec *lacking = find_lacking(push_codec, devices[0]);
+    if (lacking != NULL) {
+        char text[CODEC_TEXT_MAX];
+        codec_print(lacking, text);
+        log_info("pushes are encoded on the host: %s:%d has no codec %s", devices[0]->backend->name,
+                 devices[0]->index, text);
+        return STATUS_UNSUPPORTED;
+    }
+    for (size_t i = 0; i < SPECS_MAX; i++) {
+        for (int k = 0; k < count && status == STATUS_OK && push_codec->encoders[i] != NULL; k++)
+            status = open_on_device(push_codec, i, devices[k], k, owners);
+    }
+    push_codec->owners = owners;
+    if (status != STATUS_OK) push_codec_leave_devices(push_codec);
+    return status;
+}
+
+void push_codec_leave_devices(struct push_codec *push_codec) {
+    for (size_t i = 0; i < SPECS_MAX; i++) {
+        for (size_t k = 0; k < DEVICE_NAMES_MAX; k++) {
+            encoder_device_close(push_codec->on_device[i][k]);
+            push_codec->on_device[i][k] = NULL;
+        }
+    }
+    push_codec->owners = NULL;
 }
 
 static struct encoder_device *device_of(const struct push_codec *push_codec, uint64_t block) {
     ASSERT_OP(block, <, push_codec->plan->block_count);
     uint8_t spec = push_codec->spec_of[block];
-    ASSERT(spec != NO_SPEC && push_codec->on_device[spec] != NULL);
-    return push_codec->on_device[spec];
+    ASSERT(spec != NO_SPEC && push_codec->owners != NULL);
+    return push_codec->on_device[spec][push_codec->owners[block]];
 }
 
 void push_codec_queue(struct push_codec *push_codec, uint64_t block, uint64_t seq,
-                      const float *values, uint8_t *wire) {
+                      const float *values, uint8_t *wire, bool wire_on_device) {
     encoder_device_encode(device_of(push_codec, block), push_codec->index_of[block],
-                          step_of(push_codec, seq), values, wire);
+                          step_of(push_codec, seq), values, wire, wire_on_device);
 }
 
 void push_codec_result(const struct push_codec *push_codec, uint64_t block,

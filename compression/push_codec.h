@@ -52,20 +52,27 @@ size_t push_codec_memory(const struct push_codec *push_codec);
 void push_codec_encode(struct push_codec *push_codec, uint64_t block, uint64_t seq,
                        const float *values, uint8_t *wire, struct encoder_result *result);
 
-/* From now on the device encodes: push_codec_queue() instead of push_codec_encode(), which is not
- * to be called any more. Ahead of the first push; the device must outlive it. UNSUPPORTED: the
- * device lacks a codec that is used; MEMORY: it has none for this; logged, and all is as it was. */
-enum status push_codec_use_device(struct push_codec *push_codec, struct device *device) WARN_UNUSED;
+/* From now on devices encode, block `id` devices[owners[id]], all of one kind: push_codec_queue()
+ * instead of push_codec_encode(), which is not to be called any more. Ahead of the first push; the
+ * devices must outlive it, and owners [block_count], too. UNSUPPORTED: they lack a codec that is
+ * used; MEMORY: one has none for this; logged, and all is as it was. */
+enum status push_codec_use_devices(struct push_codec *push_codec, struct device *const *devices,
+                                   int count, const uint8_t *owners) WARN_UNUSED;
 
-/* After the last push: waits for the device, and gives its memory back. push_codec_close() does so,
- * too. Harmless without a device. */
-void push_codec_leave_device(struct push_codec *push_codec);
+/* Bytes that this would take of devices[number], which need not be open (device_describe); 0 where
+ * they lack a codec. */
+uint64_t push_codec_device_bytes(const struct push_codec *push_codec, const struct device *device,
+                                 int number, const uint8_t *owners);
 
-/* values [block.count] f32 on the device -> wire [push_codec_bound], pinned, or the caller waits.
- * Queued on DEVICE_CODEC, which is the owner's thread's; the result is there when an event behind
- * it is done. */
+/* After the last push: waits for the devices, and gives their memory back. push_codec_close() does
+ * so, too. Harmless without a device. */
+void push_codec_leave_devices(struct push_codec *push_codec);
+
+/* values [block.count] f32 on the block's device -> wire [push_codec_bound] there, too, or pinned,
+ * or the caller waits. Queued on its DEVICE_CODEC, which is the owner's thread's; the result is
+ * there when an event behind it is done. */
 void push_codec_queue(struct push_codec *push_codec, uint64_t block, uint64_t seq,
-                      const float *values, uint8_t *wire);
+                      const float *values, uint8_t *wire, bool wire_on_device);
 void push_codec_result(const struct push_codec *push_codec, uint64_t block,
                        struct encoder_result *result);
 

@@ -1,4 +1,5 @@
-/* compute.h - a model's operations, on whatever computes (kernels/device.h).
+/* compute.h - a model's operations, and those of a worker's own steps (worker/local.h), on whatever
+ * computes (kernels/device.h).
  *
  * One table a kind of device. The host's (compute_cpu.c) calls the functions that are named beside
  * each entry, whose headers say shapes, formulas and what may overlap; CUDA's
@@ -16,8 +17,12 @@
 #include "kernels/dropout.h"
 #include "kernels/linear.h"
 #include "kernels/norm.h"
+#include "kernels/optimizer_factors.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+
+/* What sum_of_squares needs for a while, in f64. */
+enum { COMPUTE_SQUARES_SCRATCH = 1024 };
 
 /* The most that calls will be of. */
 struct compute_need {
@@ -105,6 +110,24 @@ struct compute_ops {
                                   int64_t rows);
     void (*linear_backward_weights)(struct linear *linear, const float *x, const float *dy,
                                     float *dweights, float *dbias, bool add, int64_t rows);
+
+    /* kernels/optimizer.h; factors as kernels/optimizer_state.h has them; velocity NULL: there is
+     * no momentum. NULL: kernels/optimizer_device.h does without. */
+    void (*adamw)(struct device *device, const struct adamw_factors *factors, float *weights,
+                  float *m, float *v, const float *grad, int64_t N);
+    void (*sgd)(struct device *device, const struct sgd *sgd, float *weights, float *velocity,
+                const float *grad, int64_t N);
+
+    /* kernels/optimizer.h; values [N], N >= 1, -> *sum; scratch [COMPUTE_SQUARES_SCRATCH]. Each
+     * device adds in an order of its own. */
+    void (*sum_of_squares)(struct device *device, const float *values, double *scratch, double *sum,
+                           int64_t N);
+
+    /* kernels/anchor.h, with its bits; N >= 1. */
+    void (*anchor_delta)(struct device *device, const float *anchor, const float *weights,
+                         float factor, float *delta, int64_t N);
+    void (*anchor_mix)(struct device *device, const float *anchor, float mix, float *weights,
+                       int64_t N);
 };
 
 extern const struct compute_ops compute_cpu;

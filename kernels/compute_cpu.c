@@ -1,5 +1,6 @@
 /* compute_cpu.c - a model's operations on the host: the kernels by their own names. */
 #include "kernels/activation.h"
+#include "kernels/anchor.h"
 #include "kernels/compute.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
@@ -111,6 +112,26 @@ static void loss(struct device *device, float *logits, const int32_t *targets, f
     cross_entropy(logits, targets, losses, R, V, scale);
 }
 
+/* Without scratch, which another device writes. NOLINTNEXTLINE(readability-non-const-parameter) */
+static void squares(struct device *device, const float *values, double *memory, double *sum,
+                    int64_t N) {
+    (void)device;
+    (void)memory;
+    *sum = optimizer_sum_of_squares(values, N);
+}
+
+static void delta(struct device *device, const float *anchor, const float *weights, float factor,
+                  float *result, int64_t N) {
+    (void)device;
+    anchor_delta(anchor, weights, factor, result, N);
+}
+
+static void mix_in(struct device *device, const float *anchor, float mix, float *weights,
+                   int64_t N) {
+    (void)device;
+    anchor_mix(anchor, mix, weights, N);
+}
+
 static enum status open_linear(struct device *device, struct linear **linear,
                                const struct linear_shape *shape) {
     (void)device;
@@ -142,4 +163,7 @@ const struct compute_ops compute_cpu = {
     .linear_forward = linear_forward,
     .linear_backward_input = linear_backward_input,
     .linear_backward_weights = linear_backward_weights,
+    .sum_of_squares = squares,
+    .anchor_delta = delta,
+    .anchor_mix = mix_in,
 };

@@ -9,7 +9,8 @@
  * Errors: calls that queue work return nothing. What went wrong first is kept, and returned by
  * every later device_wait() and device_done(); after it, results are worth nothing.
  * One thread drives a device, with these exceptions: device_copy, device_zero, device_event_record,
- * device_event_wait, device_done and codecs on a queue that no other thread uses.
+ * device_event_wait, device_done and codecs on a queue that no other thread uses; and while the one
+ * that drives it makes no call, another may take and give back what it needs for that.
  * To add a kind: its table of struct device_backend, a row in device.c, and its name in
  * base/device_name.c.
  */

@@ -14,9 +14,9 @@ void group_close(struct group *group) {
     if (group != NULL) group->ops->close(group);
 }
 
-void group_sum_scatter(struct group *group, int rank, enum device_queue queue, const float *from,
-                       float *to, int64_t count) {
-    group->ops->sum_scatter(group, rank, queue, from, to, count);
+void group_sum_to(struct group *group, int rank, enum device_queue queue,
+                  const struct group_sum *sums, uint64_t count) {
+    group->ops->sum_to(group, rank, queue, sums, count);
 }
 
 void group_gather(struct group *group, int rank, enum device_queue queue, const void *from,
@@ -26,6 +26,10 @@ void group_gather(struct group *group, int rank, enum device_queue queue, const 
 
 enum status group_sync(struct group *group, int rank, const struct device_event *event) {
     return group->ops->sync(group, rank, event);
+}
+
+enum status group_status(struct group *group) {
+    return group->ops->status(group);
 }
 
 void group_abort(struct group *group, int rank) {

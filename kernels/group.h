@@ -28,17 +28,25 @@ enum { GROUP_MAX = DEVICE_NAMES_MAX };
 
 struct group;
 
+/* One sum: `values` [count] of all members -> those of member `root`. */
+struct group_sum {
+    float *values;
+    int64_t count;
+    int root;
+};
+
 /* What a kind of device has (struct device_backend): kernels/group_cpu.c, and
  * kernels/cuda/group_nccl.c, which loads NCCL when a group is first opened. */
 struct group_ops {
     enum status (*open)(struct group **group, struct device *const *devices, int count,
                         int timeout_ms);
     void (*close)(struct group *group);
-    void (*sum_scatter)(struct group *group, int rank, enum device_queue queue, const float *from,
-                        float *to, int64_t count);
+    void (*sum_to)(struct group *group, int rank, enum device_queue queue,
+                   const struct group_sum *sums, uint64_t count);
     void (*gather)(struct group *group, int rank, enum device_queue queue, const void *from,
                    void *to, size_t bytes);
     enum status (*sync)(struct group *group, int rank, const struct device_event *event);
+    enum status (*status)(struct group *group);
     void (*abort)(struct group *group, int rank);
 };
 
@@ -51,10 +59,12 @@ enum status group_open(struct group **group, struct device *const *devices, int 
                        int timeout_ms) WARN_UNUSED;
 void group_close(struct group *group); /* harmless on NULL */
 
-/* from [members, count] -> to [count]: the sum of all members' parts `rank`. `to` may be
- * from + rank * count, and must not overlap `from` otherwise. */
-void group_sum_scatter(struct group *group, int rank, enum device_queue queue, const float *from,
-                       float *to, int64_t count);
+/* sums [count], of all members with the same counts and roots: each in place at its root, while the
+ * other members' values stay as they are; the sums overlap nowhere. All in one call, since links
+ * between devices are busy in one direction alone while there is one root. The array is free on
+ * return. */
+void group_sum_to(struct group *group, int rank, enum device_queue queue,
+                  const struct group_sum *sums, uint64_t count);
 
 /* from [bytes] -> to [members, bytes], in rank order, the same for all. `from` may be
  * to + rank * bytes, and must not overlap `to` otherwise. */
@@ -64,6 +74,10 @@ void group_gather(struct group *group, int rank, enum device_queue queue, const 
 /* Waits until a place behind collectives is reached. OK: what all collectives of the group made so
  * far is right. TIMEOUT, PEER_LOST, DEVICE: the group has ended. */
 enum status group_sync(struct group *group, int rank, const struct device_event *event) WARN_UNUSED;
+
+/* OK, or why the group has ended; waits for nothing, so it says of collectives that are known to be
+ * done, and of no others, that they are right. Any thread. */
+enum status group_status(struct group *group) WARN_UNUSED;
 
 /* This member gives up: the others' waits end with PEER_LOST. */
 void group_abort(struct group *group, int rank);

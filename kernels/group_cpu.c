@@ -99,25 +99,31 @@ static bool show(struct group_host *host, int rank, const void *from, int64_t si
     return true;
 }
 
-/* By way of memory of its own, since `to` may be one of the sources. */
-static void sum_piece(const struct group_host *host, int64_t offset, float *to, int64_t count) {
+/* Values offset .. of all members' sum number `index`; by way of memory of its own, since `to` is
+ * one of the sources. */
+static void sum_piece(const struct group_host *host, uint64_t index, int64_t offset, float *to,
+                      int64_t count) {
     float sums[PIECE];
-    memcpy(sums, (const float *)host->from[0] + offset, (size_t)count * sizeof *sums);
-    for (int rank = 1; rank < host->group.count; rank++) {
-        const float *from = (const float *)host->from[rank] + offset;
-        for (int64_t i = 0; i < count; i++)
+    for (int rank = 0; rank < host->group.count; rank++) {
+        const float *from = ((const struct group_sum *)host->from[rank])[index].values + offset;
+        if (rank == 0) memcpy(sums, from, (size_t)count * sizeof *sums);
+        for (int64_t i = 0; rank > 0 && i < count; i++)
             sums[i] += from[i];
     }
     memcpy(to, sums, (size_t)count * sizeof *sums);
 }
 
-static void sum_scatter(struct group *group, int rank, enum device_queue queue, const float *from,
-                        float *to, int64_t count) {
+static void sum_to(struct group *group, int rank, enum device_queue queue,
+                   const struct group_sum *sums, uint64_t count) {
     struct group_host *host = host_of(group);
     (void)queue;
-    if (!show(host, rank, from, count)) return;
-    for (int64_t i = 0; i < count; i += PIECE)
-        sum_piece(host, rank * count + i, to + i, count - i < PIECE ? count - i : PIECE);
+    if (!show(host, rank, sums, (int64_t)count)) return;
+    for (uint64_t index = 0; index < count; index++) {
+        const struct group_sum *sum = &sums[index];
+        for (int64_t i = 0; sum->root == rank && i < sum->count; i += PIECE)
+            sum_piece(host, index, i, sum->values + i,
+                      sum->count - i < PIECE ? sum->count - i : PIECE);
+    }
     (void)meet(host, rank);
 }
 
@@ -133,14 +139,18 @@ static void gather(struct group *group, int rank, enum device_queue queue, const
     (void)meet(host, rank);
 }
 
-static enum status sync_group(struct group *group, int rank, const struct device_event *event) {
+static enum status group_state(struct group *group) {
     struct group_host *host = host_of(group);
-    (void)rank;
-    (void)event;
     pthread_mutex_lock(&host->lock);
     enum status status = host->status;
     pthread_mutex_unlock(&host->lock);
     return status;
+}
+
+static enum status sync_group(struct group *group, int rank, const struct device_event *event) {
+    (void)rank;
+    (void)event; /* always done */
+    return group_state(group);
 }
 
 static void abort_group(struct group *group, int rank) {
@@ -155,7 +165,8 @@ static void abort_group(struct group *group, int rank) {
 
 const struct group_ops group_cpu = {.open = open_group,
                                     .close = close_group,
-                                    .sum_scatter = sum_scatter,
+                                    .sum_to = sum_to,
                                     .gather = gather,
                                     .sync = sync_group,
+                                    .status = group_state,
                                     .abort = abort_group};

@@ -24,7 +24,8 @@ struct adamw {
  *   w = w * (1 - lr * decay)
  *   m = beta1 * m + (1 - beta1) * g
  *   v = beta2 * v + ((1 - beta2) * g) * g
- *   w = w - ((lr / (1 - beta1^step)) * m) / (sqrt(v) / sqrt(1 - beta2^step) + eps) */
+ *   w = w - ((lr / (1 - beta1^step)) * m) / (sqrt(v) * (1 / sqrt(1 - beta2^step)) + eps)
+ * Each factor that no value is in is one number, rounded once: a value costs one division. */
 void optimizer_adamw(const struct adamw *adamw, float *weights, float *m, float *v,
                      const float *grad, int64_t N);
 void optimizer_adamw_ref(const struct adamw *adamw, float *weights, float *m, float *v,

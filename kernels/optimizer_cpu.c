@@ -19,7 +19,7 @@ enum { AHEAD = 2048, LINE = 64, LINE_VALUES = LINE / sizeof(float), HALVES = 2 *
 
 static inline float adamw_value(const struct adamw_factors *f, float weight, float first,
                                 float second) {
-    float denominator = sqrtf(second) / f->root_correction + f->eps;
+    float denominator = sqrtf(second) * f->root_scale + f->eps;
     return weight * f->keep - f->step_size * first / denominator;
 }
 

@@ -8,11 +8,11 @@
 
 #include <math.h>
 
-/* divisor [count] = sqrt(weight * v) / root + eps */
+/* divisor [count] = sqrt(weight * v) * root + eps */
 KERNEL_CLONES static void divide(float weight, float root, float eps, const float *restrict v,
                                  float *restrict divisor, int64_t count) {
     for (int64_t i = 0; i < count; i++)
-        divisor[i] = sqrtf(weight * v[i]) / root + eps;
+        divisor[i] = sqrtf(weight * v[i]) * root + eps;
 }
 
 /* shift [count] = rate * direction; the direction is m / spread / divisor, m, or the sign of m. */

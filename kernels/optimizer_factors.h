@@ -13,11 +13,11 @@
 
 struct adamw_factors {
     float grad_scale;
-    float keep;            /* 1 - lr * decay */
-    float beta1, part1;    /* part1 = 1 - beta1 */
-    float beta2, part2;    /* part2 = 1 - beta2 */
-    float step_size;       /* lr / (1 - beta1^step) */
-    float root_correction; /* sqrt(1 - beta2^step) */
+    float keep;         /* 1 - lr * decay */
+    float beta1, part1; /* part1 = 1 - beta1 */
+    float beta2, part2; /* part2 = 1 - beta2 */
+    float step_size;    /* lr / (1 - beta1^step) */
+    float root_scale;   /* 1 / sqrt(1 - beta2^step) */
     float eps;
 };
 
@@ -41,7 +41,7 @@ static inline struct adamw_factors optimizer_adamw_factors(const struct adamw *a
     factors.beta2 = adamw->beta2;
     factors.part2 = (float)(1.0 - beta2);
     factors.step_size = (float)(lr / (1.0 - optimizer_power(beta1, adamw->step)));
-    factors.root_correction = (float)sqrt(1.0 - optimizer_power(beta2, adamw->step));
+    factors.root_scale = (float)(1.0 / sqrt(1.0 - optimizer_power(beta2, adamw->step)));
     factors.eps = adamw->eps;
     return factors;
 }

@@ -14,7 +14,7 @@ void optimizer_adamw_ref(const struct adamw *adamw, float *weights, float *m, fl
         float w = weights[i] * f.keep;
         m[i] = f.beta1 * m[i] + f.part1 * g;
         v[i] = f.beta2 * v[i] + f.part2 * g * g;
-        float denominator = sqrtf(v[i]) / f.root_correction + f.eps;
+        float denominator = sqrtf(v[i]) * f.root_scale + f.eps;
         weights[i] = w - f.step_size * m[i] / denominator;
     }
 }

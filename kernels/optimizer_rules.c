@@ -49,8 +49,8 @@ static void freeze(struct optimizer_rule *rule, const struct optimizer *optimize
     rule->frozen = true;
     rule->adamw.beta2 = 1.0F;
     rule->adamw.part2 = 0.0F;
-    rule->adamw.root_correction =
-        (float)sqrt(1.0 - optimizer_power((double)optimizer->beta2, last));
+    rule->adamw.root_scale =
+        (float)(1.0 / sqrt(1.0 - optimizer_power((double)optimizer->beta2, last)));
 }
 
 struct optimizer_rule optimizer_rule_make(const struct optimizer *optimizer,
@@ -155,7 +155,7 @@ KERNEL_CLONES static void lamb(const struct optimizer_rule *rule, const float *r
         float second = f.beta2 * v[i] + f.part2 * g * g;
         m[i] = first;
         v[i] = second;
-        float denominator = sqrtf(second) / f.root_correction + f.eps;
+        float denominator = sqrtf(second) * f.root_scale + f.eps;
         out[i] = first / spread / denominator + decay * weights[i];
     }
 }

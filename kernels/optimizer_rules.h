@@ -68,10 +68,10 @@ bool optimizer_rule_past(struct optimizer_rule *past, const struct optimizer *op
                          const struct optimizer_update *update, const struct optimizer_piece *piece,
                          const void *state, bool based);
 
-/* What sqrt(v) is divided by for sqrt(v_hat): adagrad's v is a sum over the steps. */
+/* What sqrt(v) is multiplied by for sqrt(v_hat): adagrad's v is a sum over the steps. */
 static inline float optimizer_rule_root(const struct optimizer_rule *rule) {
-    if (rule->kind == OPTIMIZER_ADAGRAD) return (float)sqrt((double)rule->step);
-    return rule->adamw.root_correction;
+    if (rule->kind == OPTIMIZER_ADAGRAD) return (float)(1.0 / sqrt((double)rule->step));
+    return rule->adamw.root_scale;
 }
 
 /* From a direction to weights - base. */

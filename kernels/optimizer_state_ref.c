@@ -77,7 +77,7 @@ static float adapt(const struct optimizer_rule *rule, float weight, float *m, fl
     }
     *m = f.beta1 * *m + f.part1 * g;
     *v = f.beta2 * *v + f.part2 * g * g;
-    float divisor = sqrtf(*v) / f.root_correction + f.eps;
+    float divisor = sqrtf(*v) * f.root_scale + f.eps;
     if (rule->kind == OPTIMIZER_LAMB) return *m / rule->spread / divisor + rule->decay * weight;
     return weight * f.keep - f.step_size * *m / divisor;
 }
@@ -246,7 +246,7 @@ float *optimizer_product_orthogonal_ref(const struct optimizer_piece *piece, flo
 /* Of value i: 1 / c. */
 static float divisor_of(const struct optimizer_rule *past, int64_t i) {
     if (past->second.count > 0)
-        return sqrtf(1.0F * stored(&past->second, i)) / optimizer_rule_root(past) + past->eps;
+        return sqrtf(1.0F * stored(&past->second, i)) * optimizer_rule_root(past) + past->eps;
     if (past->kind != OPTIMIZER_ADAFACTOR) return 1.0F;
     if (!optimizer_rule_factored(&past->piece)) return sqrtf(past->state[i]) + past->eps;
     const float *R = past->state;

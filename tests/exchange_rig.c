@@ -25,16 +25,16 @@ void rig_open(struct rig *rig, uint32_t rank, const char *push) {
     rig->seen = 0;
 }
 
-void rig_exchange(struct rig *rig, uint32_t rank, struct device *device) {
-    const struct exchange_config config = {.job = &rig->job,
-                                           .plan = &rig->plan,
-                                           .channel = &rig->fake.channel,
-                                           .job_id = JOB,
-                                           .epoch = EPOCH,
-                                           .session = SESSION,
-                                           .rank = rank,
-                                           .weights = rig->weights,
-                                           .device = device};
+void rig_exchange(struct rig *rig, uint32_t rank, const struct exchange_devices *devices) {
+    struct exchange_config config = {.job = &rig->job,
+                                     .plan = &rig->plan,
+                                     .channel = &rig->fake.channel,
+                                     .job_id = JOB,
+                                     .epoch = EPOCH,
+                                     .session = SESSION,
+                                     .rank = rank,
+                                     .weights = rig->weights};
+    if (devices != NULL) config.devices = *devices;
     CHECK_INT(exchange_init(&rig->exchange, &config), STATUS_OK);
 }
 

@@ -30,8 +30,8 @@ struct rig {
 /* An exchange of an async job with a lease of 10 s; `push` is its codec. */
 void rig_open(struct rig *rig, uint32_t rank, const char *push);
 
-/* rig_open()'s last step: the exchange, of rig->job as it is now; device: NULL, or what encodes. */
-void rig_exchange(struct rig *rig, uint32_t rank, struct device *device);
+/* rig_open()'s last step: the exchange, of rig->job as it is now; devices: who encodes, or NULL. */
+void rig_exchange(struct rig *rig, uint32_t rank, const struct exchange_devices *devices);
 
 void rig_close(struct rig *rig);
 

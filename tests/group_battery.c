@@ -81,8 +81,14 @@ static enum status sync_member(const struct member *member) {
     return member->ops->sync(member->group, member->rank, member->event);
 }
 
-static void sum_scatter(const struct member *member, const float *from, float *to, int64_t count) {
-    member->ops->sum_scatter(member->group, member->rank, DEVICE_COPY_OUT, from, to, count);
+/* memory [count, size]: sum r at member r, all in one call. */
+static void sum_to_each(const struct member *member, int64_t size) {
+    struct group_sum sums[GROUP_MAX];
+    for (int root = 0; root < member->count; root++)
+        sums[root] =
+            (struct group_sum){.values = member->memory + root * size, .count = size, .root = root};
+    member->ops->sum_to(member->group, member->rank, DEVICE_COPY_OUT, sums,
+                        (uint64_t)member->count);
 }
 
 static void gather(const struct member *member, const float *from, float *to, int64_t count) {
@@ -111,17 +117,46 @@ static double summed(int count, int64_t i, int round) {
 
 /* ---- collectives */
 
-/* memory: [count, size] to be summed, and, out of place, [size] behind it. */
-static void check_sum(const struct member *member, int64_t size, bool in_place, int round) {
+/* memory: [count, size] to be summed, and [size] that is not. All but the own sum stays. */
+static void check_sum(const struct member *member, int64_t size, int round) {
     const int64_t own = member->rank * size;
     const int64_t all = member->count * size;
-    const int64_t to = in_place ? own : all;
     fill(member, all + size, round);
-    sum_scatter(member, member->memory, member->memory + to, size);
+    sum_to_each(member, size);
     copy(member, DEVICE_FROM, all + size);
     CHECK_INT(sync_member(member), STATUS_OK);
-    for (int64_t i = 0; i < size; i++)
-        CHECK_NEAR(member->image[to + i], summed(member->count, own + i, round), 0.0);
+    CHECK_INT(member->ops->status(member->group), STATUS_OK);
+    for (int64_t i = 0; i < all + size; i++)
+        CHECK_NEAR(member->image[i],
+                   i >= own && i < own + size ? summed(member->count, i, round)
+                                              : (double)value(member->rank, i, round),
+                   0.0);
+}
+
+/* Sums of different sizes with gaps between them, a root more than once, and one of nothing. */
+static void check_uneven_sums(const struct member *member) {
+    enum { SUMS = 5 };
+    static const int64_t sizes[SUMS] = {5, 0, 1000, 1, 70};
+    struct group_sum sums[SUMS];
+    int64_t at = 3;
+    for (int k = 0; k < SUMS; k++) {
+        sums[k] = (struct group_sum){
+            .values = member->memory + at, .count = sizes[k], .root = (k + 1) / 2 % member->count};
+        at += sizes[k] + 2;
+    }
+    fill(member, at, 1);
+    member->ops->sum_to(member->group, member->rank, DEVICE_COPY_OUT, sums, SUMS);
+    copy(member, DEVICE_FROM, at);
+    CHECK_INT(sync_member(member), STATUS_OK);
+    for (int64_t i = 0; i < at; i++) {
+        double expected = value(member->rank, i, 1);
+        for (int k = 0; k < SUMS; k++) {
+            int64_t start = sums[k].values - member->memory;
+            if (sums[k].root == member->rank && i >= start && i < start + sums[k].count)
+                expected = summed(member->count, i, 1);
+        }
+        CHECK_NEAR(member->image[i], expected, 0.0);
+    }
 }
 
 /* memory: [count, size] to gather in, and, out of place, [size] behind it, which is `from`. */
@@ -148,7 +183,7 @@ static void check_rounds(const struct member *member) {
         member->image[i] = (float)(i % 100);
     copy(member, DEVICE_TO, all);
     for (int round = 0; round < ROUNDS; round++) {
-        sum_scatter(member, member->memory, own, size);
+        sum_to_each(member, size);
         gather(member, own, member->memory, size);
         expected *= member->count;
     }
@@ -161,11 +196,11 @@ static void check_rounds(const struct member *member) {
 static void collectives(struct member *member) {
     static const int64_t sizes[] = {1, 3, 1000, SIZE_MOST};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        for (int in_place = 0; in_place < 2; in_place++) {
-            check_sum(member, sizes[i], in_place, (int)i);
+        check_sum(member, sizes[i], (int)i);
+        for (int in_place = 0; in_place < 2; in_place++)
             check_gather(member, sizes[i], in_place, (int)i + 1);
-        }
     }
+    check_uneven_sums(member);
     check_rounds(member);
 }
 
@@ -180,9 +215,10 @@ void group_battery_collectives(const struct group_ops *ops, struct device *const
 static void check_ended(struct member *member, enum status expected) {
     float *own = member->memory + member->rank;
     for (int i = 0; i < 3; i++) {
-        sum_scatter(member, member->memory, own, 1);
+        sum_to_each(member, 1);
         gather(member, own, member->memory, 1);
         CHECK_INT(sync_member(member), expected);
+        CHECK_INT(member->ops->status(member->group), expected);
     }
 }
 

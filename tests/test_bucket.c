@@ -5,11 +5,17 @@
  * by looking at the flat vector's offsets alone, less those that were ready before. Plans with
  * matrices over several blocks, packs, and single-tensor blocks are marked in random orders, in
  * reverse (backward's own), pass after pass over the same bucket.
+ *
+ * Also of how a node's members share these blocks: each has one owner, no member's values exceed
+ * another's by more than the longest block; and the pieces of a tensor fill it, each within one
+ * block, of the block's owner. What waits for all members' parts ends also when one is missing.
  */
 #include "base/memory.h"
 #include "base/random.h"
 #include "tests/test.h"
 #include "worker/bucket.h"
+#include "worker/model_team.h"
+#include "worker/owner.h"
 
 enum { TENSORS = 9 };
 
@@ -129,6 +135,74 @@ static void test_reset(void) {
     plan_free(&plan);
 }
 
+static void check_pieces(const struct model_team *team, const struct plan *plan, uint64_t tensor) {
+    const struct tensor *shape = &plan->tensors[tensor];
+    const struct team_piece *pieces;
+    uint64_t count = team_pieces(team, tensor, &pieces), at = plan->offsets[tensor];
+    CHECK(count >= 1 && count <= team_pieces_most(team));
+    for (uint64_t i = 0; i < count; i++) {
+        CHECK_INT(pieces[i].at, at);
+        for (uint64_t block = 0; block < plan->block_count; block++) {
+            const struct plan_block *planned = &plan->blocks[block];
+            if (at < planned->offset || at >= planned->offset + planned->count) continue;
+            CHECK(at + pieces[i].count <= planned->offset + planned->count);
+            CHECK_INT(pieces[i].owner, team_owner(team, block));
+        }
+        at += pieces[i].count;
+    }
+    CHECK_INT(at - plan->offsets[tensor],
+              shape->shape[0] * (shape->dims == 2 ? shape->shape[1] : 1));
+}
+
+static void check_owners(uint64_t block_values, int members) {
+    struct plan plan;
+    struct group group = {.count = members};
+    uint64_t values[GROUP_MAX] = {0};
+    (void)build(&plan, block_values);
+    struct model_team *team = team_open(&group, &plan, 20);
+    for (uint64_t block = 0; block < plan.block_count; block++) {
+        int owner = team_owner(team, block);
+        CHECK(owner >= 0 && owner < members);
+        values[owner] += plan.blocks[block].count;
+    }
+    for (int i = 0; i < members * members; i++)
+        CHECK(values[i / members] <= values[i % members] + plan.largest_block);
+    for (uint64_t tensor = 0; tensor < plan.tensor_count; tensor++)
+        check_pieces(team, &plan, tensor);
+    team_close(team);
+    plan_free(&plan);
+}
+
+static void test_owners(void) {
+    static const uint64_t sizes[] = {1, 8, 40, 100, 1000};
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        for (int members = 1; members <= 5; members++)
+            check_owners(sizes[s], members);
+    }
+}
+
+/* Of three members two have done their part: the wait for the third ends by time, or by failure. */
+static void test_parts(void) {
+    struct plan plan;
+    struct group group = {.count = 3};
+    (void)build(&plan, 40);
+    struct model_team *team = team_open(&group, &plan, 20);
+    for (int pass = 0; pass < 2; pass++) {
+        team_begin(team);
+        CHECK_INT(team_parts(team, 2), STATUS_AGAIN);
+        team_part(team, 2);
+        team_part(team, 2);
+        CHECK_INT(team_wait_parts(team, 2), STATUS_TIMEOUT);
+        team_fail(team);
+        CHECK_INT(team_wait_parts(team, 2), STATUS_PEER_LOST);
+        team_part(team, 2);
+        CHECK_INT(team_wait_parts(team, 2), STATUS_OK);
+        CHECK_INT(team_parts(team, 1), STATUS_PEER_LOST);
+    }
+    team_close(team);
+    plan_free(&plan);
+}
+
 static void test_shapes(void) {
     struct plan plan;
     struct bucket bucket;
@@ -160,5 +234,7 @@ int main(void) {
     TEST_RUN(test_orders);
     TEST_RUN(test_reset);
     TEST_RUN(test_shapes);
+    TEST_RUN(test_owners);
+    TEST_RUN(test_parts);
     return 0;
 }

@@ -29,14 +29,16 @@ enum { SIZE = 40000 };
 struct summand {
     struct group *group;
     int rank;
-    float *from, *to;
+    float *values; /* [MEMBERS, SIZE] */
 };
 
 static void *sum_main(void *argument) {
     const struct summand *summand = argument;
     struct device_event *event = device_event_open(hosts[0]);
-    group_sum_scatter(summand->group, summand->rank, DEVICE_COMPUTE, summand->from, summand->to,
-                      SIZE);
+    struct group_sum sums[MEMBERS];
+    for (int root = 0; root < MEMBERS; root++)
+        sums[root] = (struct group_sum){summand->values + root * SIZE, SIZE, root};
+    group_sum_to(summand->group, summand->rank, DEVICE_COMPUTE, sums, MEMBERS);
     CHECK_INT(group_sync(summand->group, summand->rank, event), STATUS_OK);
     device_event_close(hosts[0], event);
     return NULL;
@@ -52,35 +54,36 @@ static float uneven(uint32_t *state) {
 static void rank_order(void) {
     struct summand summands[MEMBERS];
     pthread_t threads[MEMBERS];
+    float *before[MEMBERS];
     struct group *group = NULL;
     uint32_t state = 1;
     int differ = 0;
     CHECK_INT(group_open(&group, hosts, MEMBERS, 60000), STATUS_OK);
     for (int rank = 0; rank < MEMBERS; rank++) {
-        float *from = calloc(MEMBERS * SIZE, sizeof *from);
-        float *to = calloc(SIZE, sizeof *to);
-        CHECK(from && to);
+        float *values = calloc(MEMBERS * SIZE, sizeof *values);
+        before[rank] = calloc(MEMBERS * SIZE, sizeof *values);
+        CHECK(values && before[rank]);
         for (int i = 0; i < MEMBERS * SIZE; i++)
-            from[i] = uneven(&state);
-        summands[rank] = (struct summand){group, rank, from, to};
+            before[rank][i] = values[i] = uneven(&state);
+        summands[rank] = (struct summand){group, rank, values};
         CHECK_INT(pthread_create(&threads[rank], NULL, sum_main, &summands[rank]), 0);
     }
     for (int rank = 0; rank < MEMBERS; rank++)
         CHECK_INT(pthread_join(threads[rank], NULL), 0);
     for (int i = 0; i < MEMBERS * SIZE; i++) {
-        float up = summands[0].from[i];
-        float down = summands[MEMBERS - 1].from[i];
+        float up = before[0][i];
+        float down = before[MEMBERS - 1][i];
         for (int rank = 1; rank < MEMBERS; rank++) {
-            up += summands[rank].from[i];
-            down += summands[MEMBERS - 1 - rank].from[i];
+            up += before[rank][i];
+            down += before[MEMBERS - 1 - rank][i];
         }
         differ += up != down;
-        CHECK(summands[i / SIZE].to[i % SIZE] == up);
+        CHECK(summands[i / SIZE].values[i] == up);
     }
     CHECK(differ > 100); /* or the test could not tell */
     for (int rank = 0; rank < MEMBERS; rank++) {
-        free(summands[rank].from);
-        free(summands[rank].to);
+        free(summands[rank].values);
+        free(before[rank]);
     }
     group_close(group);
     group_close(NULL);

@@ -275,7 +275,7 @@ static void test_host_arrays(void) {
 /* Of a gradient that stays: final behind an event of the queue that computes. */
 static void record_staying(void *context, uint64_t tensor) {
     struct record *record = context;
-    const struct device_event *event = model_ready_event(record->rig->model);
+    const struct device_event *event = model_ready_event(record->rig->model, tensor);
     CHECK_INT(event->queue, DEVICE_COMPUTE);
     record_ready(context, tensor);
 }

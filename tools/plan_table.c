@@ -19,6 +19,9 @@
 #include "worker/data.h"
 #include "worker/exchange.h"
 #include "worker/hf_config.h"
+#include "worker/inner.h"
+#include "worker/local.h"
+#include "worker/owner.h"
 #include "worker/train.h"
 
 #include <inttypes.h>
@@ -50,22 +53,26 @@ static const char usage[] =
 struct planned {
     const struct job *job;
     struct push_codec *push;
-    uint8_t pull;         /* of whole blocks */
-    uint8_t delta;        /* of steps; CODEC_F32: none */
-    struct device device; /* not open: its kind's tables */
-    int devices;          /* of each worker */
+    uint8_t pull;               /* of whole blocks */
+    uint8_t delta;              /* of steps; CODEC_F32: none */
+    struct device device;       /* not open: its kind's tables */
+    int devices;                /* of each worker */
+    bool local;                 /* workers make steps of their own, */
+    bool local_there;           /* on their device (worker/train.c) */
+    struct optimizer optimizer; /* the servers' */
     struct model_shape shape;
     struct plan plan;
     /* Of one worker and step, headers included; of pushes, once their schedules are over. */
     uint64_t push_bytes, pull_bytes;
 };
 
-/* Bytes of one worker process; model and copies are of each device. */
-struct worker_bytes {
-    uint64_t moments; /* of --optimizer worker:NAME */
-    uint64_t vector;  /* weights, and as much the gradient */
+/* Bytes of one place: a worker's host, or a device of a worker. */
+struct place_bytes {
+    uint64_t moments;           /* of local modes, and of --optimizer worker:NAME */
+    uint64_t weights, gradient; /* on the host, in a local mode, where steps are made */
+    uint64_t local;             /* worker/local.h's anchor and delta */
     uint64_t pushes, slots;
-    uint64_t model, copies; /* worker/model.h */
+    uint64_t model; /* worker/model.h; of a device, what is not said by itself */
 };
 
 /* Bytes of one server process. */
@@ -112,11 +119,39 @@ static enum status find_devices(struct planned *planned) {
     return node_check_batch(planned->devices, planned->job->batch);
 }
 
+/* What steps on the servers; in local modes with moments of --outer's. */
+static struct optimizer server_optimizer(const struct planned *planned) {
+    const struct job *job = planned->job;
+    const char *name = planned->local ? job_outer(job) : job_optimizer(job);
+    bool average = strcmp(name, "average") == 0;
+    double momentum = planned->local ? job->outer_momentum : job->momentum;
+    struct optimizer optimizer = {.momentum = average ? 0 : (float)momentum};
+    ASSERT(optimizer_find(average ? "sgd" : name, &optimizer.kind));
+    ASSERT(moment_find(job->moments, &optimizer.moments));
+    return optimizer;
+}
+
+static enum status find_mode(struct planned *planned) {
+    struct discipline discipline;
+    char why[256];
+    if (job_discipline(planned->job, &discipline, why, sizeof why) != STATUS_OK) {
+        log_error("%s", why);
+        return STATUS_INVALID;
+    }
+    planned->local = discipline.local;
+    planned->local_there = planned->local && planned->devices == 1 &&
+                           !device_is_host(&planned->device) &&
+                           inner_can(planned->job, &planned->device);
+    planned->optimizer = server_optimizer(planned);
+    return STATUS_OK;
+}
+
 static enum status build(struct planned *planned) {
     const struct job *job = planned->job;
     int64_t vocab = 0;
     uint64_t count = 0;
     TRY(find_devices(planned));
+    TRY(find_mode(planned));
     TRY(find_data_vocab(job, &vocab));
     TRY(hf_config_of_job(job, vocab, &planned->shape));
     struct tensor *tensors = model_tensors(&planned->shape, &count);
@@ -136,14 +171,12 @@ static enum status build(struct planned *planned) {
     return STATUS_OK;
 }
 
-/* Of one block: --optimizer's, whoever steps it. */
-static uint64_t moments_of(const struct job *job, const struct plan_block *block) {
-    struct optimizer optimizer = {.momentum = (float)job->momentum};
+/* Of one block. */
+static uint64_t server_moments(const struct planned *planned, const struct plan_block *block) {
     struct optimizer_piece piece = {
         .rows = (int64_t)block->rows, .cols = (int64_t)block->cols, .hidden = block->hidden};
-    ASSERT(optimizer_find(job_optimizer(job), &optimizer.kind));
-    ASSERT(moment_find(job->moments, &optimizer.moments));
-    return block->fragment == PLAN_FROZEN ? 0 : optimizer_state_bytes(&optimizer, &piece);
+    bool steps = !job_workers_step(planned->job) && block->fragment != PLAN_FROZEN;
+    return steps ? optimizer_state_bytes(&planned->optimizer, &piece) : 0;
 }
 
 /* A shard's buffers of encoded answers, and with --optimizer worker:NAME what feedback holds
@@ -182,7 +215,7 @@ static struct server_bytes count_server(const struct planned *planned, uint64_t 
             if (block->shard != shard) continue;
             blocks++;
             bytes.weights += 4 * block->count;
-            bytes.moments += job_workers_step(job) ? 0 : moments_of(job, block);
+            bytes.moments += server_moments(planned, block);
             bytes.push += push_codec_usual_bytes(planned->push, id) + FRAME_BYTES;
             bytes.pull += answer_bytes(planned, id) + FRAME_BYTES;
             bytes.answers += replica_bytes(planned, block);
@@ -211,54 +244,98 @@ static void print_servers(const struct planned *planned) {
     }
 }
 
-/* Each device has a share of the batch, and copies of weights and gradient; members on the host, of
- * whom there are several, likewise. */
-static void count_devices(const struct planned *planned, struct worker_bytes *bytes) {
-    struct model_options options;
-    trainer_model_options(planned->job, &options);
-    options.B /= planned->devices;
-    options.device = (struct device *)&planned->device;
-    bytes->model = model_bytes(&planned->shape, &options);
-    if (device_is_host(options.device) && planned->devices == 1) return;
-    bytes->copies = model_copies_bytes(planned->plan.value_count, &options);
-}
-
-static struct worker_bytes count_worker(const struct planned *planned) {
-    struct worker_bytes bytes = {0};
-    struct channel_config channel;
-    bytes.vector = sizeof(float) * planned->plan.value_count;
-    bytes.pushes = push_codec_memory(planned->push);
-    for (uint64_t id = 0; id < planned->plan.block_count; id++) {
-        bytes.pushes += push_codec_bound(planned->push, id);
-        if (job_workers_step(planned->job)) {
-            bytes.moments += moments_of(planned->job, &planned->plan.blocks[id]);
-        }
+/* What pushes take of one of its devices; 0 where the host encodes (worker/train.c). */
+static uint64_t device_pushes(const struct planned *planned) {
+    uint8_t *owners = memory_zeroed((size_t)planned->plan.block_count, sizeof *owners);
+    bool there = !device_is_host(&planned->device) && planned->local == planned->local_there &&
+                 job_momentum_after(planned->job) == 0;
+    uint64_t bytes = 0;
+    owner_assign(&planned->plan, planned->devices, owners);
+    for (int i = 0; there && i < planned->devices; i++) {
+        uint64_t own = push_codec_device_bytes(planned->push, &planned->device, i, owners);
+        bytes = own > bytes ? own : bytes;
     }
-    exchange_channel_config(&planned->plan, &channel);
-    bytes.slots = (uint64_t)channel.slots * channel.slot_bytes;
-    count_devices(planned, &bytes);
+    free(owners);
     return bytes;
 }
 
+/* The optimizer's state of a worker that steps. */
+static uint64_t worker_moments(const struct planned *planned) {
+    uint64_t bytes = 0;
+    for (uint64_t id = 0; id < planned->plan.block_count; id++) {
+        bytes += arena_need(inner_state_bytes(planned->job, &planned->plan.blocks[id]));
+    }
+    return bytes;
+}
+
+/* Each device has a share of the batch, and copies of weights and gradient; members on the host, of
+ * whom there are several, likewise. */
+static struct place_bytes count_device(const struct planned *planned) {
+    struct model_options options;
+    struct place_bytes bytes = {0};
+    uint64_t vector = sizeof(float) * planned->plan.value_count;
+    trainer_model_options(planned->job, &options);
+    options.B /= planned->devices;
+    options.device = (struct device *)&planned->device;
+    bytes.model = model_bytes(&planned->shape, &options);
+    if (device_is_host(options.device) && planned->devices == 1) {
+        return bytes;
+    }
+    bytes.weights = vector;
+    bytes.gradient = vector;
+    bytes.model += model_copies_bytes(planned->plan.value_count, &options) - 2 * vector;
+    bytes.pushes = device_pushes(planned);
+    if (planned->local_there) {
+        bytes.local = local_device_bytes(&planned->plan);
+        bytes.moments = worker_moments(planned);
+    }
+    return bytes;
+}
+
+static struct place_bytes count_host(const struct planned *planned) {
+    struct place_bytes bytes = {0};
+    struct channel_config channel;
+    uint64_t vector = sizeof(float) * planned->plan.value_count;
+    bool steps = job_workers_step(planned->job) || planned->local;
+    bytes.weights = planned->local_there ? 0 : vector;
+    bytes.gradient = bytes.weights;
+    bytes.local = planned->local ? 2 * vector : 0;
+    bytes.moments = steps && !planned->local_there ? worker_moments(planned) : 0;
+    bytes.pushes = push_codec_memory(planned->push);
+    for (uint64_t id = 0; id < planned->plan.block_count; id++) {
+        bytes.pushes += push_codec_bound(planned->push, id);
+    }
+    exchange_channel_config(&planned->plan, &channel);
+    bytes.slots = (uint64_t)channel.slots * channel.slot_bytes;
+    return bytes;
+}
+
+static void print_place(const char *name, const struct place_bytes *bytes) {
+    const uint64_t parts[] = {bytes->moments, bytes->weights, bytes->gradient, bytes->local,
+                              bytes->pushes,  bytes->slots,   bytes->model};
+    uint64_t total = 0;
+    printf("%-18s", name);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        printf(i == 0 ? " %8.1f" : " %10.1f", (double)parts[i] / MIB);
+        total += parts[i];
+    }
+    printf(" %10.1f\n", (double)total / MIB);
+}
+
 static void print_worker(const struct planned *planned) {
-    struct worker_bytes bytes = count_worker(planned);
-    bool host = device_is_host(&planned->device);
-    uint64_t model = host ? (bytes.model + bytes.copies) * (uint64_t)planned->devices : 0;
-    uint64_t total = bytes.moments + 2 * bytes.vector + bytes.pushes + bytes.slots + model;
-    printf("\n%-18s %8s %10s %10s %10s %10s %10s %10s\n", "MiB of each worker", "moments",
-           "weights", "gradient", "pushes", "slots", "model", "total");
-    printf("%-18s %8.1f %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n",
-           host ? "worker" : "worker's host", (double)bytes.moments / MIB,
-           (double)bytes.vector / MIB, (double)bytes.vector / MIB, (double)bytes.pushes / MIB,
-           (double)bytes.slots / MIB, (double)model / MIB, (double)total / MIB);
-    if (host) return;
-    printf("%-18s %8s %10.1f %10.1f %10s %10s %10.1f %10.1f\n",
-           planned->devices > 1 ? "each of its devices" : "its device", "",
-           (double)bytes.vector / MIB, (double)bytes.vector / MIB, "", "",
-           (double)(bytes.model + bytes.copies - 2 * bytes.vector) / MIB,
-           (double)(bytes.model + bytes.copies) / MIB);
-    printf("On a device there come cuBLAS's workspace (32 MiB, or 8 on chips before Hopper), what\n"
-           "codecs keep that run there, and CUDA itself.\n");
+    struct place_bytes host = count_host(planned);
+    struct place_bytes device = count_device(planned);
+    printf("\n%-18s %8s %10s %10s %10s %10s %10s %10s %10s\n", "MiB of each worker", "moments",
+           "weights", "gradient", "local", "pushes", "slots", "model", "total");
+    if (device_is_host(&planned->device)) {
+        host.model = (device.weights + device.gradient + device.model) * (uint64_t)planned->devices;
+        print_place("worker", &host);
+        return;
+    }
+    print_place("worker's host", &host);
+    print_place(planned->devices > 1 ? "each of its devices" : "its device", &device);
+    printf("On a device there come cuBLAS's workspace (32 MiB, or 8 on chips before Hopper), CUDA\n"
+           "itself, and, where UCX sends from there, the payloads of pushes.\n");
 }
 
 /* Bits of one direction over the line's rate. */

@@ -56,6 +56,7 @@ struct channel_config {
     uint32_t sends_max; /* sends in flight; then AGAIN */
     /* Sends in flight to one peer; then AGAIN may come. 0: as many as there may be at all. */
     uint32_t peer_sends_max;
+    bool device_payloads; /* device_memory() will be asked for */
 };
 
 struct channel_stats {
@@ -82,6 +83,11 @@ struct channel_ops {
      * best; it lives as long as the channel. UNSUPPORTED, as without this function: all memory is
      * the same to it; MEMORY, logged. See channel_memory(). */
     enum status (*memory)(struct channel *channel, size_t bytes, uint8_t **memory);
+
+    /* From now on payloads may lie in memory [bytes] of the calling thread's CUDA device, too: one
+     * piece, which must outlive the channel; the device stays the thread's. 0 bytes: only asks.
+     * UNSUPPORTED, as without this function: the channel sends from the host's alone. */
+    enum status (*device_memory)(struct channel *channel, const void *memory, size_t bytes);
 
     /* header [FRAME_BYTES] is copied; payload [payload_bytes] stays the channel's until its
      * CHANNEL_SENT. AGAIN: too many in flight. PEER_LOST: the peer is gone, or was never connected.

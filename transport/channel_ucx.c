@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "transport/ucx_devices.h"
 #include "transport/ucx_setup.h"
 
 #include <stdbool.h>
@@ -74,6 +75,8 @@ struct ucx {
     bool verbs;         /* some transport needs an RDMA device */
     char lanes[128];    /* by which the last peer was connected */
     uint32_t under_way; /* requests of ours whose callback has not come */
+
+    struct ucx_devices devices;
 
     struct ucx_peer *peers;
     struct ucx_send *sends;
@@ -231,6 +234,11 @@ static void sent_callback(void *request, ucs_status_t code, void *user) {
     ucp_request_free(request);
 }
 
+static enum status ucx_device_memory(struct channel *channel, const void *memory, size_t bytes) {
+    struct ucx *ucx = (struct ucx *)channel;
+    return ucx_devices_add(&ucx->devices, ucx->context, memory, bytes);
+}
+
 static enum status ucx_send(struct channel *channel, uint32_t number, const uint8_t *header,
                             const uint8_t *payload, size_t payload_bytes, uint64_t cookie) {
     struct ucx *ucx = (struct ucx *)channel;
@@ -244,8 +252,9 @@ static enum status ucx_send(struct channel *channel, uint32_t number, const uint
     send->peer = number;
     send->payload_bytes = payload_bytes;
     const ucp_request_param_t param = {
-        .op_attr_mask =
-            UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK |
+                        UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+        .memory_type = ucx_devices_type(&ucx->devices, payload),
         .flags = payload_bytes < RENDEZVOUS_BYTES ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV,
         .cb.send = sent_callback,
         .user_data = send,
@@ -482,6 +491,7 @@ static const struct channel_ops ucx_ops = {
     .name = "ucx",
     .address = ucx_address,
     .connect = ucx_connect,
+    .device_memory = ucx_device_memory,
     .send = ucx_send,
     .poll = ucx_poll,
     .release = ucx_release,
@@ -567,10 +577,13 @@ enum status channel_ucx_open(struct channel **channel, const struct channel_conf
     }
     ucx->base.ops = &ucx_ops;
     ucx->config = *config;
-    ucx->verbs = channel_ucx_is_verbs(channel_ucx_tls(net_devices, tls));
+    char transports[OPTION_TEXT_MAX];
+    tls = channel_ucx_tls(net_devices, tls);
+    ucx->verbs = channel_ucx_is_verbs(tls);
+    ucx_devices_init(&ucx->devices, config->device_payloads, tls, transports);
     enum status status = take_memory(ucx);
     if (status != STATUS_OK) log_error("ucx: no memory for %u slots", config->slots);
-    if (status == STATUS_OK) status = ucx_setup_context(net_devices, tls, &ucx->context);
+    if (status == STATUS_OK) status = ucx_setup_context(net_devices, transports, &ucx->context);
     if (status == STATUS_OK) status = open_worker(ucx);
     if (status != STATUS_OK) {
         ucx_free(ucx);

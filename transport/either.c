@@ -126,6 +126,14 @@ static enum status either_memory(struct channel *channel, size_t bytes, uint8_t 
     return shm ? shm->ops->memory(shm, bytes, memory) : STATUS_UNSUPPORTED;
 }
 
+/* Whom shared memory reaches reads payloads where the host has them. */
+static enum status either_device_memory(struct channel *channel, const void *memory, size_t bytes) {
+    const struct either *either = (const struct either *)channel;
+    struct channel *network = either->channels[NETWORK];
+    if (either->channels[SHM] || !network->ops->device_memory) return STATUS_UNSUPPORTED;
+    return network->ops->device_memory(network, memory, bytes);
+}
+
 static enum status either_send(struct channel *channel, uint32_t peer, const uint8_t *header,
                                const uint8_t *payload, size_t payload_bytes, uint64_t cookie) {
     struct either *either = (struct either *)channel;
@@ -220,6 +228,7 @@ static const struct channel_ops either_ops = {
     .address = either_address,
     .connect = either_connect,
     .memory = either_memory,
+    .device_memory = either_device_memory,
     .send = either_send,
     .poll = either_poll,
     .release = either_release,

@@ -137,6 +137,12 @@ static enum status paced_memory(struct channel *channel, size_t bytes, uint8_t *
     return inner->ops->memory ? inner->ops->memory(inner, bytes, memory) : STATUS_UNSUPPORTED;
 }
 
+static enum status paced_device_memory(struct channel *channel, const void *memory, size_t bytes) {
+    struct channel *inner = ((struct paced *)channel)->inner;
+    if (inner->ops->device_memory == NULL) return STATUS_UNSUPPORTED;
+    return inner->ops->device_memory(inner, memory, bytes);
+}
+
 static enum status paced_send(struct channel *channel, uint32_t peer, const uint8_t *header,
                               const uint8_t *payload, size_t payload_bytes, uint64_t cookie) {
     struct paced *paced = (struct paced *)channel;
@@ -317,6 +323,7 @@ enum status paced_wrap(struct paced_link *link, const struct channel_config *con
                                       .address = paced_address,
                                       .connect = paced_connect,
                                       .memory = paced_memory,
+                                      .device_memory = paced_device_memory,
                                       .send = paced_send,
                                       .poll = paced_poll,
                                       .release = paced_release,

@@ -199,7 +199,8 @@ enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_cont
         {"TCP_TX_SEG_SIZE", "60k"},
         {"RX_SEG_SIZE", "122885"},
         {"TCP_RX_SEG_SIZE", "122885"},
-        /* So much from each of at most so many sockets is what channel_ucx.c has room for. */
+        /* So much from each of at most so many sockets is what channel_ucx.c has room for. (UCX
+         * 1.13 takes the short name for CUDA's transports, too, as events a poll.) */
         {"MAX_POLL", "8"},
         {"TCP_MAX_POLL", "8"},
         /* RoCE: UCX tells IPv4 packets from IPv6 ones by a field that only mlx5 fills that way,

@@ -33,6 +33,16 @@ void exchange_channel_config(const struct plan *plan, struct channel_config *con
     };
 }
 
+/* Where devices put the payloads. */
+static void place_wires(struct exchange *exchange, size_t bytes) {
+    uint8_t *host = exchange->blocks[0].wire;
+    uint8_t *base =
+        exchange_device_place(&exchange->encoding, exchange->config.channel, host, bytes);
+    for (uint64_t id = 0; id < exchange->config.plan->block_count; id++) {
+        exchange->blocks[id].wire = base + (exchange->blocks[id].wire - host);
+    }
+}
+
 enum status exchange_init(struct exchange *exchange, const struct exchange_config *config) {
     const struct plan *plan = config->plan;
     uint8_t codec;
@@ -72,9 +82,12 @@ enum status exchange_init(struct exchange *exchange, const struct exchange_confi
         exchange->blocks[id].wire = wire;
         wire += arena_need(push_codec_bound(exchange->push, id));
     }
-    if (config->device != NULL) {
-        exchange_device_open(&exchange->encoding, config->device, exchange->push, plan->block_count,
-                             exchange->blocks[0].wire, wire_bytes, LONG_LEASES * lease_ns);
+    if (config->devices.count > 0) {
+        exchange_device_open(&exchange->encoding, &config->devices, exchange->push, plan,
+                             LONG_LEASES * lease_ns);
+    }
+    if (exchange_on_device(exchange)) {
+        place_wires(exchange, wire_bytes);
     }
     return STATUS_OK;
 }
@@ -85,6 +98,7 @@ void exchange_leave_device(struct exchange *exchange) {
 
 void exchange_free(struct exchange *exchange) {
     exchange_leave_device(exchange);
+    exchange_device_free(&exchange->encoding);
     push_codec_close(exchange->push);
     stepper_free(&exchange->stepper);
     arena_free(&exchange->arena);
@@ -164,7 +178,9 @@ static void take_payload(struct exchange *exchange, uint64_t id,
     struct exchange_block *block = &exchange->blocks[id];
     block->codec = result->codec;
     block->wire_bytes = result->bytes;
-    block->wire_xxh3 = checksum_xxh3(block->wire, block->wire_bytes);
+    block->wire_xxh3 = exchange->encoding.kept != NULL
+                           ? result->xxh3
+                           : checksum_xxh3(block->wire, block->wire_bytes);
     /* Of what the shard will apply: the codec may have made an infinity of a finite value, and then
      * the commit must say so. */
     block->sum_of_squares = result->square_sum;
@@ -198,7 +214,7 @@ enum status exchange_push(struct exchange *exchange, const struct exchange_repor
 }
 
 bool exchange_on_device(const struct exchange *exchange) {
-    return exchange->encoding.device != NULL;
+    return exchange->encoding.push != NULL;
 }
 
 enum status exchange_push_device(struct exchange *exchange, const struct exchange_report *report,

@@ -10,7 +10,7 @@
  * With --pull delta-* the installed weights are the block's replica (compression/delta.h): a
  * request says which one, the answer has the steps from there. Steps that do not fit are refused,
  * and the request is repeated without a replica: the answer is a whole one.
- * Where the gradient is on a device that has the codec, blocks are encoded there
+ * Where the gradient is on devices that have the codec, blocks are encoded there
  * (exchange_device.h), and leave as they are done.
  * A state machine without threads or waits, polled by its owner. Memory is from the plan: one
  * encoded push a block, in memory of the channel's where it has some (channel_memory).
@@ -82,8 +82,8 @@ struct exchange_config {
     struct channel *channel; /* open and connected: peer i is shard i; the caller's */
     uint64_t job_id, epoch, session;
     uint32_t rank;
-    float *weights;        /* [plan.value_count], installed into: in local modes the anchor */
-    struct device *device; /* where pushes are encoded if it can, open longer than this; or NULL */
+    float *weights; /* [plan.value_count], installed into: in local modes the anchor */
+    struct exchange_devices devices; /* where pushes are encoded if that can be */
 };
 
 struct exchange {
@@ -143,12 +143,12 @@ void exchange_pull_behind(struct exchange *exchange);
 enum status exchange_push(struct exchange *exchange, const struct exchange_report *report,
                           uint64_t id, const float *values) WARN_UNUSED;
 
-/* Are the values of all pushes to be on config.device? Any thread, once the first SETTLED
- * (session.h) has come. */
+/* Are the values of all pushes to be on config.devices, each block's on its owner? Any thread, once
+ * the first SETTLED (session.h) has come. */
 bool exchange_on_device(const struct exchange *exchange);
 
-/* Then, instead of exchange_push(): values [block.count] on the device, final behind `ready`; they
- * are free again, and the event may be recorded again, once the block is answered. */
+/* Then, instead of exchange_push(): values [block.count] there, final behind `ready`; they are free
+ * again, and the event may be recorded again, once the block is answered. */
 enum status exchange_push_device(struct exchange *exchange, const struct exchange_report *report,
                                  uint64_t id, const float *values,
                                  const struct device_event *ready) WARN_UNUSED;

@@ -17,6 +17,11 @@ static void count_text(const struct trainer *trainer, uint64_t *tokens, uint64_t
     *bytes += vocabulary_bytes(&trainer->config.vocabulary, trainer->targets, count);
 }
 
+/* The run's, when they are installed. */
+static const float *final_weights(const struct trainer *trainer) {
+    return trainer->discipline.local ? trainer->local.anchor : trainer->weights;
+}
+
 double finish_validate(struct trainer *trainer) {
     const struct job *job = trainer->job;
     uint64_t batches = trainer->val.windows / (uint64_t)job->batch;
@@ -69,7 +74,7 @@ static bool generate(struct trainer *trainer, const struct sample_request *reque
                      int32_t *tokens) {
     struct model *writer = open_writer(trainer);
     bool made =
-        writer != NULL && sample_generate(writer, &trainer->shape, trainer->weights, request,
+        writer != NULL && sample_generate(writer, &trainer->shape, final_weights(trainer), request,
                                           tokens + request->prompt_count) == STATUS_OK;
     if (writer != node_host_model(trainer->node)) {
         model_close(writer);
@@ -112,7 +117,7 @@ enum status finish_run(struct trainer *trainer) {
     struct report *report = trainer->config.report;
     char *sample = NULL;
     if (trainer->config.keep_weights != NULL) {
-        memcpy(trainer->config.keep_weights, trainer->weights,
+        memcpy(trainer->config.keep_weights, final_weights(trainer),
                (size_t)trainer->plan->value_count * sizeof(float));
     }
     if (report == NULL) {
@@ -124,7 +129,7 @@ enum status finish_run(struct trainer *trainer) {
         TRY(node_status(trainer->node));
         return atomic_load(&trainer->config.session->over) ? STATUS_STALE : STATUS_CORRUPT;
     }
-    TRY(safetensors_write(report->folder, trainer->plan, trainer->weights));
+    TRY(safetensors_write(report->folder, trainer->plan, final_weights(trainer)));
     TRY(safetensors_write_config(report->folder, &trainer->shape));
     size_t bytes = make_sample(trainer, &sample);
     if (atomic_load(&trainer->config.session->over)) {

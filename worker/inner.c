@@ -1,10 +1,6 @@
 #include "worker/inner.h"
 
 #include "base/assert.h"
-#include "kernels/optimizer.h"
-
-#include <math.h>
-#include <string.h>
 
 static struct optimizer_piece piece_of(const struct plan_block *block) {
     return (struct optimizer_piece){
@@ -21,41 +17,74 @@ static size_t scratch_need(const struct inner *inner) {
     return most;
 }
 
-static size_t state_need(const struct inner *inner, const struct plan_block *block) {
+static struct optimizer optimizer_of(const struct job *job) {
+    struct optimizer optimizer = {.beta1 = (float)job->beta1,
+                                  .beta2 = (float)job->beta2,
+                                  .eps = (float)job->eps,
+                                  .momentum = (float)job->momentum,
+                                  .freeze_v_after = job->freeze_v_after};
+    ASSERT(optimizer_find(job_optimizer(job), &optimizer.kind));
+    ASSERT(moment_find(job->moments, &optimizer.moments));
+    return optimizer;
+}
+
+bool inner_can(const struct job *job, const struct device *device) {
+    const struct optimizer optimizer = optimizer_of(job);
+    return optimizer_device_can(device, &optimizer);
+}
+
+size_t inner_state_bytes(const struct job *job, const struct plan_block *block) {
+    const struct optimizer optimizer = optimizer_of(job);
     struct optimizer_piece piece = piece_of(block);
-    return block->fragment == PLAN_FROZEN ? 0 : optimizer_state_bytes(&inner->optimizer, &piece);
+    return block->fragment == PLAN_FROZEN ? 0 : optimizer_state_bytes(&optimizer, &piece);
+}
+
+/* Zeroed memory of the device. */
+static enum status take_states(struct inner *inner, size_t bytes) {
+    struct device *device = inner->device;
+    if (bytes == 0) return STATUS_OK;
+    if (device_is_host(device)) return arena_init(&inner->states, bytes);
+    inner->states.base = device_take(device, bytes);
+    if (inner->states.base == NULL) return STATUS_MEMORY;
+    inner->states.bytes = bytes;
+    device_zero(device, DEVICE_COMPUTE, inner->states.base, bytes);
+    return STATUS_OK;
 }
 
 enum status inner_init(struct inner *inner, const struct job *job, const struct plan *plan,
-                       int threads) {
-    *inner = (struct inner){.job = job, .plan = plan};
-    inner->optimizer = (struct optimizer){.beta1 = (float)job->beta1,
-                                          .beta2 = (float)job->beta2,
-                                          .eps = (float)job->eps,
-                                          .momentum = (float)job->momentum,
-                                          .freeze_v_after = job->freeze_v_after};
-    ASSERT(optimizer_find(job_optimizer(job), &inner->optimizer.kind));
-    ASSERT(moment_find(job->moments, &inner->optimizer.moments));
+                       struct device *device, int threads) {
+    *inner =
+        (struct inner){.job = job, .plan = plan, .device = device, .optimizer = optimizer_of(job)};
     inner->scratch_bytes = scratch_need(inner);
     size_t blocks = (size_t)plan->block_count * sizeof(struct inner_block);
     size_t scratch = (size_t)threads * inner->scratch_bytes;
-    size_t bytes = arena_need(blocks) + arena_need(scratch);
-    for (uint64_t id = 0; id < plan->block_count; id++) {
-        bytes += arena_need(state_need(inner, &plan->blocks[id]));
-    }
-    TRY(arena_init(&inner->arena, bytes));
+    size_t states = 0;
+    TRY(arena_init(&inner->arena, arena_need(blocks) + arena_need(scratch)));
     inner->blocks = arena_take(&inner->arena, blocks);
     inner->scratch = arena_take(&inner->arena, scratch);
     for (uint64_t id = 0; id < plan->block_count; id++) {
+        inner->blocks[id].state_bytes = inner_state_bytes(job, &plan->blocks[id]);
+        states += arena_need(inner->blocks[id].state_bytes);
+    }
+    enum status status = take_states(inner, states);
+    if (status != STATUS_OK) {
+        inner_free(inner);
+        return status;
+    }
+    for (uint64_t id = 0; id < plan->block_count; id++) {
         struct inner_block *block = &inner->blocks[id];
-        block->state_bytes = state_need(inner, &plan->blocks[id]);
-        block->state = arena_take(&inner->arena, block->state_bytes);
+        if (block->state_bytes > 0) block->state = arena_take(&inner->states, block->state_bytes);
     }
     return STATUS_OK;
 }
 
 void inner_free(struct inner *inner) {
     arena_free(&inner->arena);
+    if (inner->states.base != NULL && device_is_host(inner->device)) {
+        arena_free(&inner->states);
+    } else {
+        device_give(inner->device, inner->states.base);
+    }
     *inner = (struct inner){0};
 }
 
@@ -73,32 +102,16 @@ void inner_step(struct inner *inner, uint64_t id, float *weights, const float *g
                                                 (float)(inner->job->weight_decay * planned->decay),
                                             .grad_scale = grad_scale,
                                             .step = block->updates};
-    optimizer_step(&inner->optimizer, &update, &piece, weights, block->state, grad,
-                   inner->scratch + (size_t)thread * inner->scratch_bytes);
+    optimizer_device_step(inner->device, &inner->optimizer, &update, &piece, weights, block->state,
+                          grad, inner->scratch + (size_t)thread * inner->scratch_bytes);
 }
 
 void inner_forget(struct inner *inner, uint64_t id) {
     struct inner_block *block = &inner->blocks[id];
     if (block->state_bytes > 0) {
-        memset(block->state, 0, block->state_bytes);
+        device_zero(inner->device, DEVICE_COMPUTE, block->state, block->state_bytes);
     }
     block->updates = 0;
-}
-
-double gradient_norm(const struct plan *plan, const float *grad, double *sums, int threads) {
-    int64_t count = (int64_t)plan->block_count;
-    double total = 0;
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int64_t id = 0; id < count; id++) {
-        const struct plan_block *block = &plan->blocks[id];
-        sums[id] = block->fragment == PLAN_FROZEN
-                       ? 0
-                       : optimizer_sum_of_squares(grad + block->offset, (int64_t)block->count);
-    }
-    for (int64_t id = 0; id < count; id++) {
-        total += sums[id];
-    }
-    return sqrt(total);
 }
 
 float gradient_clip(const struct job *job, double norm) {

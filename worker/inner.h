@@ -2,20 +2,22 @@
  * --optimizer worker:NAME (stepper.h).
  *
  * A block's step uses the job's settings and the plan's factors of learning rate and decay, and
- * gives the same bits on every chip (kernels/optimizer_state.h).
- * Memory is one arena: the state of each block, and for each thread what its steps need for a
- * while. Steps of different blocks may run at once, each with the number of its own thread.
+ * gives the same bits on every chip (kernels/optimizer_state.h) and device, if that has the
+ * optimizer.
+ * Memory: the state of each block, where the weights are; and on the host, for each thread, what
+ * its steps need for a while. There steps of different blocks may run at once, each with the number
+ * of its own thread; on another device they are queued on DEVICE_COMPUTE.
  */
 #ifndef RUBATO_WORKER_INNER_H
 #define RUBATO_WORKER_INNER_H
 
 #include "base/memory.h"
-#include "kernels/optimizer_state.h"
+#include "kernels/optimizer_device.h"
 #include "proto/job.h"
 #include "proto/plan.h"
 
 struct inner_block {
-    void *state; /* the optimizer's */
+    void *state; /* the optimizer's, on the device */
     size_t state_bytes;
     int64_t updates; /* since its state was zero */
 };
@@ -23,29 +25,35 @@ struct inner_block {
 struct inner {
     const struct job *job;
     const struct plan *plan;
+    struct device *device;
     struct optimizer optimizer;
     struct inner_block *blocks; /* [plan.block_count] */
     uint8_t *scratch;           /* of the optimizer, for each thread */
     size_t scratch_bytes;       /* of one thread */
     struct arena arena;
+    struct arena states; /* of the device */
 };
 
-/* job and plan must outlive it. MEMORY. */
+/* Has the device the job's optimizer? The host has every one. */
+bool inner_can(const struct job *job, const struct device *device);
+
+/* The bytes of a block's state, wherever it is. */
+size_t inner_state_bytes(const struct job *job, const struct plan_block *block);
+
+/* On a device that has the optimizer. job, plan and device must outlive it. MEMORY. */
 enum status inner_init(struct inner *inner, const struct job *job, const struct plan *plan,
-                       int threads) WARN_UNUSED;
+                       struct device *device, int threads) WARN_UNUSED;
+
+/* When the device is idle. */
 void inner_free(struct inner *inner);
 
-/* One step of block `id`, unless it is frozen: weights, grad [block.count] are the block's. lr: the
- * job's, before the plan's factor. */
+/* One step of block `id`, unless it is frozen: weights, grad [block.count] are the block's, on the
+ * device. lr: the job's, before the plan's factor. */
 void inner_step(struct inner *inner, uint64_t id, float *weights, const float *grad,
                 float grad_scale, double lr, int thread);
 
 /* The block's state is zero again. */
 void inner_forget(struct inner *inner, uint64_t id);
-
-/* The norm of grad [plan.value_count], in one order of sums for any number of threads; frozen
- * blocks have none. sums [plan.block_count] is scratch. Runs on as many threads. */
-double gradient_norm(const struct plan *plan, const float *grad, double *sums, int threads);
 
 /* What a gradient of this norm is multiplied by so that it is no longer than --clip, as PyTorch's
  * clip_grad_norm_ does. Pure. */

@@ -11,47 +11,70 @@
  * The inner optimizer is --optimizer with the job's learning rate, the plan's factors, and
  * clipping at the worker's own global norm; norms are sums over blocks in order of id, so bits do
  * not depend on the number of threads.
- * Memory: anchor and delta 8 bytes a value, and the optimizer's state. The trainer's
- * thread calls all; the anchor is the session's while a report or a pull is not settled.
+ * All this happens where the weights and the gradient are: on the host, or on a device that has the
+ * optimizer. There between two reports nothing crosses but the sums of the norm, which alone are
+ * added in another order than the host's; all else has its bits.
+ * Memory: on the host anchor and delta, 8 bytes a value; on the device likewise, and the state of
+ * the optimizer. The trainer's thread calls all; the host's anchor is the session's while a report
+ * or a pull is not settled.
  */
 #ifndef RUBATO_WORKER_LOCAL_H
 #define RUBATO_WORKER_LOCAL_H
 
 #include "worker/inner.h"
+#include "worker/squares.h"
 
 #include <stdbool.h>
 
 /* For local_install(): the blocks of all fragments, and the frozen ones. */
-#define LOCAL_ALL (UINT64_MAX - 1)
+#define LOCAL_ALL SQUARES_ALL
+
+/* Where steps are made. */
+struct local_place {
+    struct device *device; /* the host, or one with inner_can() */
+    float *weights;        /* [plan.value_count] of the device: the worker's own */
+    const float *grad;     /* [plan.value_count] of the device, complete when a step is made */
+};
 
 struct local {
     const struct job *job;
     const struct plan *plan;
-    struct inner inner; /* the optimizer */
-    bool resets;        /* --inner-state reset */
-    float *anchor;      /* [plan.value_count] */
-    float *delta;       /* [plan.value_count] what local_delta() made */
-    double *sums;       /* [plan.block_count] of the norm */
+    struct local_place place;
+    struct inner inner;     /* the optimizer */
+    struct squares squares; /* on the device */
+    bool resets;            /* --inner-state reset */
+    float *anchor, *delta;  /* [plan.value_count] the host's; delta where that encodes pushes */
+    float *own_anchor;      /* [plan.value_count] the device's; on the host the same */
+    float *own_delta;
+    struct device_event *ready; /* behind the last delta */
+    bool pinned;                /* anchor and delta */
     int threads;
     struct arena arena;
 };
 
-/* job and plan must outlive it; local_step() runs on as many threads as the caller's kernels have
- * now. MEMORY. */
-enum status local_init(struct local *local, const struct job *job,
-                       const struct plan *plan) WARN_UNUSED;
+/* Bytes that it takes of a device that is not the host, without the optimizer's state. */
+uint64_t local_device_bytes(const struct plan *plan);
+
+/* job, plan and the place must outlive it; local_step() runs on as many threads as the caller's
+ * kernels have now. MEMORY. */
+enum status local_init(struct local *local, const struct job *job, const struct plan *plan,
+                       const struct local_place *place) WARN_UNUSED;
+
+/* Waits for what encodes a delta. Harmless on a zeroed struct. */
 void local_free(struct local *local);
 
-/* One optimizer step of all blocks that are not frozen: weights [value_count] in place, grad
- * [value_count] is read only. The gradient is that of `weight` > 0 times the mean loss. False: it
- * is not finite, and nothing was changed. */
-bool local_step(struct local *local, float *weights, const float *grad, double weight, double lr);
+/* One optimizer step of all blocks that are not frozen. The gradient is that of `weight` > 0 times
+ * the mean loss. CORRUPT: it is not finite, and nothing was changed. DEVICE: the device failed. */
+enum status local_step(struct local *local, double weight, double lr) WARN_UNUSED;
 
-/* delta = (anchor - weights) * weight for the fragment's blocks; weight 1 leaves the bits. */
-void local_delta(struct local *local, const float *weights, uint64_t fragment, double weight);
+/* delta = (anchor - weights) * weight for the fragment's blocks; weight 1 leaves the bits.
+ * -> *delta [plan.value_count]: with `stays` on the device, final behind `ready`, else the host's.
+ * The fragment's last one must be answered. DEVICE. */
+enum status local_delta(struct local *local, uint64_t fragment, double weight, bool stays,
+                        const float **delta) WARN_UNUSED;
 
-/* The fragment's answer is in the anchor: into weights [value_count]. LOCAL_ALL: the anchor as it
- * is, of every block. */
-void local_install(struct local *local, float *weights, uint64_t fragment);
+/* The fragment's answer is in the anchor: into the weights. LOCAL_ALL: the anchor as it is, of
+ * every block. DEVICE. */
+enum status local_install(struct local *local, uint64_t fragment) WARN_UNUSED;
 
 #endif

@@ -109,8 +109,13 @@ enum status model_status(const struct model *model) WARN_UNUSED;
 /* Before the first pass, and after every change of weights [value_count], which the model goes on
  * reading: vectors, embeddings and, in f32, matrices from there; in bfloat16 matrices from copies
  * that are made now. Another device than the host copies all in the next model_forward, and reads
- * them no more when that has returned. */
+ * them no more when that has returned. NULL, with one device that is not the host: those that it
+ * has, which were changed there. */
 void model_set_weights(struct model *model, const float *weights);
+
+/* Its own weights [value_count] where it has them; NULL: the model is the host's. Who changes them
+ * queues that on DEVICE_COMPUTE, and sets them again. */
+float *model_device_weights(const struct model *model);
 
 /* Waits for weights that are still to come. */
 struct model_gate {
@@ -141,7 +146,7 @@ struct model_batch {
 /* Where a gradient goes. To accumulate K batches: scale 1/K, `add` for all but the first, `more`
  * for all but the last. */
 struct model_gradient {
-    float *values; /* [value_count]; NULL, with one device that is not the host: it stays there */
+    float *values; /* [value_count]; NULL, with devices that are not the host: it stays there */
     float scale;   /* the gradient is that of scale * mean loss */
     bool add;      /* to the last pass's; else it is overwritten, every value */
     bool more;     /* the next pass will add to it: another device than the host keeps it till then,
@@ -168,10 +173,11 @@ void model_backward(struct model *model, const struct model_batch *batch,
                     const struct model_gradient *gradient, model_ready_fn *ready, void *context);
 
 /* Where a gradient that stays on a device is, [value_count] of its memory; NULL: the model is the
- * host's. And the event behind which that of the tensor is final for which `ready` is being called;
- * the next pass records it again. */
+ * host's. And the event behind which that of the tensor is final for which `ready` is being called,
+ * in a team for member 0, while each has the sum of the blocks that it owns (model_team.h); the
+ * next pass records it again. Any thread. */
 const float *model_device_gradient(const struct model *model);
-const struct device_event *model_ready_event(const struct model *model);
+const struct device_event *model_ready_event(const struct model *model, uint64_t tensor);
 
 /* T of its options: the longest text it can see at once. */
 int64_t model_longest(const struct model *model);

@@ -25,12 +25,16 @@ float *model_gradient_values(const struct model *model, const struct model_gradi
     return model->mirror != NULL ? mirror_gradient(model->mirror) : gradient->values;
 }
 
+float *model_device_weights(const struct model *model) {
+    return model->mirror != NULL ? mirror_weights(model->mirror) : NULL;
+}
+
 const float *model_device_gradient(const struct model *model) {
     return model->mirror != NULL ? mirror_gradient(model->mirror) : NULL;
 }
 
-const struct device_event *model_ready_event(const struct model *model) {
-    return mirror_ready_event(model->mirror);
+const struct device_event *model_ready_event(const struct model *model, uint64_t tensor) {
+    return mirror_ready_event(model->mirror, tensor);
 }
 
 float *model_grad(const struct model_backward *pass, uint64_t tensor) {

@@ -281,7 +281,7 @@ void model_load_last(struct model *model) {
                                         model_weights(model, model_head_tensor(model)));
 }
 
-/* From the host's `weights` come those that are read. */
+/* From the host's `weights` come those that are read; NULL: the device's own are. */
 static void take_weights(struct model *model, const float *weights) {
     model->weights = weights;
     if (model->mirror == NULL) return;

@@ -10,7 +10,7 @@
 struct model_mirror {
     struct device *device;
     const struct plan *plan;
-    const float *source;       /* weights of the host */
+    const float *source;       /* weights of the host; NULL: the device has its own */
     float *weights, *gradient; /* the device's; this is its memory */
     int32_t *batch;            /* [2, rows_most] the device's: tokens, then targets */
     int32_t *staged;           /* pinned, of the same size */
@@ -19,10 +19,10 @@ struct model_mirror {
     struct device_event *place; /* between queues: each wait is queued at once */
     struct model_team *team;    /* or NULL */
     int rank;
-    float *tail; /* [1] the device's: a value that is left when a tensor is in parts */
+    struct group_sum *sums; /* [team_pieces_most] of one tensor */
     /* The gradient's tensors that were sent in this pass. */
     uint64_t *sent;                /* [tensor_count] */
-    struct device_event **arrived; /* [tensor_count] */
+    struct device_event **arrived; /* [tensor_count] of each tensor */
     uint64_t sent_count, come_count, told_count;
     bool stays; /* they are not copied */
 };
@@ -32,13 +32,10 @@ static uint64_t count_of(const struct plan *plan, uint64_t tensor) {
     return shape->shape[0] * (shape->dims == 1 ? 1 : shape->shape[1]);
 }
 
-/* The last tensor's end is summed with what is behind it. */
-#define BEHIND_BYTES (GROUP_MAX * sizeof(float))
-
 uint64_t model_copies_bytes(uint64_t value_count, const struct model_options *options) {
     uint64_t vector = value_count * sizeof(float);
     uint64_t batch = 2 * (uint64_t)(options->B * options->T) * sizeof(int32_t);
-    return vector + batch + (options->training ? vector + BEHIND_BYTES + sizeof(float) : 0);
+    return vector + batch + (options->training ? vector : 0);
 }
 
 static enum status take_memory(struct model_mirror *mirror, bool training) {
@@ -49,11 +46,9 @@ static enum status take_memory(struct model_mirror *mirror, bool training) {
     mirror->batch = device_take(device, 2 * rows * sizeof(int32_t));
     mirror->staged = device_take_pinned(device, 2 * rows * sizeof(int32_t));
     mirror->losses = device_take_pinned(device, rows * sizeof(float));
-    if (training) mirror->gradient = device_take(device, vector + BEHIND_BYTES);
-    if (training) mirror->tail = device_take(device, sizeof(float));
+    if (training) mirror->gradient = device_take(device, vector);
     bool taken = mirror->weights != NULL && mirror->batch != NULL && mirror->staged != NULL &&
-                 mirror->losses != NULL &&
-                 (!training || (mirror->gradient != NULL && mirror->tail != NULL));
+                 mirror->losses != NULL && (!training || mirror->gradient != NULL);
     return taken ? STATUS_OK : STATUS_MEMORY;
 }
 
@@ -70,6 +65,8 @@ enum status mirror_open(struct model_mirror **mirror, struct device *device,
         return STATUS_MEMORY;
     }
     made->place = device_event_open(device);
+    if (made->team != NULL)
+        made->sums = memory_zeroed((size_t)team_pieces_most(made->team), sizeof(*made->sums));
     made->sent = memory_zeroed((size_t)plan->tensor_count, sizeof(*made->sent));
     made->arrived = memory_zeroed((size_t)plan->tensor_count, sizeof(struct device_event *));
     for (uint64_t i = 0; i < plan->tensor_count; i++)
@@ -89,16 +86,16 @@ void mirror_close(struct model_mirror *mirror) {
         device_event_close(device, mirror->arrived[i]);
     device_give(device, mirror->weights);
     device_give(device, mirror->gradient);
-    device_give(device, mirror->tail);
     device_give(device, mirror->batch);
     device_give_pinned(device, mirror->staged);
     device_give_pinned(device, mirror->losses);
+    free(mirror->sums);
     free(mirror->arrived);
     free(mirror->sent);
     free(mirror);
 }
 
-const float *mirror_weights(const struct model_mirror *mirror) {
+float *mirror_weights(const struct model_mirror *mirror) {
     return mirror->weights;
 }
 
@@ -147,6 +144,7 @@ static void load_values(struct model_mirror *mirror, uint64_t at, uint64_t count
 void mirror_load(struct model_mirror *mirror, uint64_t first, uint64_t count) {
     const struct plan *plan = mirror->plan;
     uint64_t at = 0, values = 0;
+    if (mirror->source == NULL) return;
     for (uint32_t dims = 1; dims <= 2; dims++) {
         for (uint64_t tensor = first; tensor < first + count; tensor++) {
             if (plan->tensors[tensor].dims != dims) continue;
@@ -201,59 +199,66 @@ enum status mirror_settle(struct model_mirror *mirror) {
     return first;
 }
 
-static void copy_gradient(struct model_mirror *mirror, float *values, const float *from,
-                          uint64_t count) {
-    device_copy(mirror->device, DEVICE_COPY_OUT, values, from, (size_t)count * sizeof(*values),
-                DEVICE_FROM);
+static void copy_gradient(struct model_mirror *mirror, float *values, uint64_t at, uint64_t count) {
+    device_copy(mirror->device, DEVICE_COPY_OUT, values + at, mirror->gradient + at,
+                (size_t)count * sizeof(*values), DEVICE_FROM);
 }
 
-/* This member's part of the team's sum -> its place in values [count]. What is left when all have
- * as much goes to the first members, a value each; behind it others' gradients are summed, too,
- * which is in vain and does no harm. */
-static void send_part(struct model_mirror *mirror, float *gradient, uint64_t count, float *values) {
-    struct group *group = team_group(mirror->team);
-    uint64_t members = (uint64_t)team_members(mirror->team), rank = (uint64_t)mirror->rank;
-    uint64_t part = count / members, left = count % members, first = rank * part;
-    if (part > 0) {
-        group_sum_scatter(group, mirror->rank, DEVICE_COPY_OUT, gradient, gradient + first,
-                          (int64_t)part);
-        copy_gradient(mirror, values + first, gradient + first, part);
+/* The team's sums of the tensor, in place; its own pieces -> values. */
+static void sum_pieces(struct model_mirror *mirror, uint64_t tensor, float *values) {
+    const struct team_piece *pieces;
+    uint64_t count = team_pieces(mirror->team, tensor, &pieces);
+    for (uint64_t i = 0; i < count; i++) {
+        mirror->sums[i] = (struct group_sum){.values = mirror->gradient + pieces[i].at,
+                                             .count = (int64_t)pieces[i].count,
+                                             .root = pieces[i].owner};
     }
-    if (left > 0) {
-        group_sum_scatter(group, mirror->rank, DEVICE_COPY_OUT, gradient + part * members,
-                          mirror->tail, 1);
-        if (rank < left) copy_gradient(mirror, values + part * members + rank, mirror->tail, 1);
+    group_sum_to(team_group(mirror->team), mirror->rank, DEVICE_COPY_OUT, mirror->sums, count);
+    for (uint64_t i = 0; i < count && values != NULL; i++) {
+        if (pieces[i].owner == mirror->rank)
+            copy_gradient(mirror, values, pieces[i].at, pieces[i].count);
     }
 }
 
 void mirror_send(struct model_mirror *mirror, uint64_t tensor, float *values) {
-    uint64_t at = mirror->plan->offsets[tensor], count = count_of(mirror->plan, tensor);
-    ASSERT_OP(mirror->sent_count, <, mirror->plan->tensor_count);
+    const struct plan *plan = mirror->plan;
+    ASSERT_OP(mirror->sent_count, <, plan->tensor_count);
     mirror->stays = values == NULL;
-    if (!mirror->stays) follow(mirror, DEVICE_COPY_OUT, DEVICE_COMPUTE);
+    bool leaves = mirror->team != NULL || !mirror->stays; /* what is computed is not yet all */
+    if (leaves) follow(mirror, DEVICE_COPY_OUT, DEVICE_COMPUTE);
     if (mirror->team != NULL) {
-        send_part(mirror, mirror->gradient + at, count, values + at);
+        sum_pieces(mirror, tensor, values);
     } else if (!mirror->stays) {
-        copy_gradient(mirror, values + at, mirror->gradient + at, count);
+        copy_gradient(mirror, values, plan->offsets[tensor], count_of(plan, tensor));
     }
-    device_event_record(mirror->device, mirror->arrived[mirror->sent_count],
-                        mirror->stays ? DEVICE_COMPUTE : DEVICE_COPY_OUT);
+    device_event_record(mirror->device, mirror->arrived[tensor],
+                        leaves ? DEVICE_COPY_OUT : DEVICE_COMPUTE);
     mirror->sent[mirror->sent_count++] = tensor;
 }
 
-const struct device_event *mirror_ready_event(const struct model_mirror *mirror) {
-    return mirror->arrived[mirror->told_count];
+const struct device_event *mirror_ready_event(const struct model_mirror *mirror, uint64_t tensor) {
+    return mirror->arrived[tensor];
 }
 
-/* Whether this member's copy of the next tensor is done: OK, AGAIN, or what failed. */
+static enum status wait_for(struct model_mirror *mirror, uint64_t tensor) {
+    const struct device_event *event = mirror->arrived[tensor];
+    if (mirror->team == NULL) return device_sync(mirror->device, event);
+    return group_sync(team_group(mirror->team), mirror->rank, event);
+}
+
+/* Whether this member has done its part of the next tensor: OK, AGAIN, or what failed. Of one that
+ * stays nothing is to come: who is told queues its work behind the event. But a member whose device
+ * has failed must not let others send sums that have its part. */
 static enum status next_came(struct model_mirror *mirror, bool waits) {
-    const struct device_event *event = mirror->arrived[mirror->come_count];
-    if (!waits) return device_done(mirror->device, event);
-    if (mirror->team != NULL) return group_sync(team_group(mirror->team), mirror->rank, event);
-    return device_sync(mirror->device, event);
+    uint64_t tensor = mirror->sent[mirror->come_count];
+    if (mirror->team == NULL && mirror->stays) return STATUS_OK;
+    if (waits && !mirror->stays) return wait_for(mirror, tensor);
+    enum status status = device_done(mirror->device, mirror->arrived[tensor]);
+    if (status != STATUS_OK && !(status == STATUS_AGAIN && mirror->stays)) return status;
+    return mirror->team != NULL ? group_status(team_group(mirror->team)) : STATUS_OK;
 }
 
-/* Own copies that are done; in a team the others hear of them. */
+/* What has come here; in a team the others hear of it. */
 static enum status take_copies(struct model_mirror *mirror, bool all) {
     while (mirror->come_count < mirror->sent_count) {
         TRY(next_came(mirror, all));
@@ -269,22 +274,21 @@ static enum status came_to_all(const struct model_mirror *mirror, uint64_t tenso
     return waits ? team_wait_parts(mirror->team, tensor) : team_parts(mirror->team, tensor);
 }
 
-/* Of tensors that stay nothing is to come: who is told queues its work before they are final. */
-static enum status tell_staying(struct model_mirror *mirror, bool all, model_ready_fn *ready,
-                                void *context) {
-    for (; mirror->told_count < mirror->sent_count; mirror->told_count++) {
-        if (ready != NULL) ready(context, mirror->sent[mirror->told_count]);
-    }
-    if (!all) return STATUS_OK;
-    mirror->sent_count = mirror->told_count = 0;
-    enum status status = device_wait(mirror->device, DEVICE_COMPUTE);
-    if (status != STATUS_OK) (void)mirror_settle(mirror);
-    return status;
+/* In a team others' sums read a gradient that stays: behind this the next one may be computed. */
+static enum status wait_for_staying(struct model_mirror *mirror) {
+    for (uint64_t i = 0; i < mirror->sent_count && mirror->stays; i++)
+        TRY(wait_for(mirror, mirror->sent[i]));
+    return STATUS_OK;
+}
+
+/* What is queued ends, also where it waits for a member that never comes. */
+static void give_up(struct model_mirror *mirror) {
+    if (mirror->team != NULL) group_abort(team_group(mirror->team), mirror->rank);
+    (void)mirror_settle(mirror);
 }
 
 enum status mirror_tell(struct model_mirror *mirror, bool all, model_ready_fn *ready,
                         void *context) {
-    if (mirror->stays && mirror->sent_count > 0) return tell_staying(mirror, all, ready, context);
     enum status status = take_copies(mirror, all), told = STATUS_OK;
     while (mirror->told_count < mirror->come_count && told == STATUS_OK) {
         uint64_t tensor = mirror->sent[mirror->told_count];
@@ -294,7 +298,8 @@ enum status mirror_tell(struct model_mirror *mirror, bool all, model_ready_fn *r
         mirror->told_count++;
     }
     if (status == STATUS_OK || status == STATUS_AGAIN) status = told == STATUS_OK ? status : told;
+    if (all && status == STATUS_OK) status = wait_for_staying(mirror);
     if (all) mirror->sent_count = mirror->come_count = mirror->told_count = 0;
-    if (all && status != STATUS_OK) (void)mirror_settle(mirror);
+    if (all && status != STATUS_OK) give_up(mirror);
     return status == STATUS_AGAIN ? STATUS_OK : status;
 }

@@ -12,8 +12,8 @@
  * when the losses are back: so the host's weights may change as soon as a forward pass has
  * returned, and backward reads the device's copy alone.
  * In a team each member copies its part of some tensors' weights, and the group gathers the
- * others'; the group sums a tensor's gradient on DEVICE_COPY_OUT, and each member copies its part
- * of the sum.
+ * others'; the group sums a tensor's gradient on DEVICE_COPY_OUT, each piece at its owner
+ * (model_team.h), who copies it unless it stays.
  * Errors: what waits returns the device's first one; other calls queue. All memory is taken at
  * mirror_open. The thread that drives the model owns it.
  */
@@ -35,12 +35,13 @@ void mirror_close(struct model_mirror *mirror);
 
 /* The device's: weights and gradient [plan.value_count], gradient NULL without training; of the
  * batch, tokens and targets [rows]. */
-const float *mirror_weights(const struct model_mirror *mirror);
+float *mirror_weights(const struct model_mirror *mirror);
 float *mirror_gradient(const struct model_mirror *mirror);
 const int32_t *mirror_tokens(const struct model_mirror *mirror);
 const int32_t *mirror_targets(const struct model_mirror *mirror);
 
-/* From now on mirror_load takes from weights [value_count] of the host. */
+/* From now on mirror_load takes from weights [value_count] of the host; NULL: it leaves the
+ * device's as they are. */
 void mirror_expect(struct model_mirror *mirror, const float *weights);
 
 /* Tensors first .. first + count - 1 -> the device's weights. */
@@ -57,16 +58,17 @@ const float *mirror_losses(struct model_mirror *mirror, const float *losses, int
 enum status mirror_settle(struct model_mirror *mirror);
 
 /* The tensor's gradient, final behind what is queued -> values [value_count] of the host; NULL: it
- * stays, which is the same for all tensors of a pass, and for no team. */
+ * stays, which is the same for all tensors of a pass. */
 void mirror_send(struct model_mirror *mirror, uint64_t tensor, float *values);
 
-/* Within `ready`, of a tensor that stays: its gradient is final behind this. */
-const struct device_event *mirror_ready_event(const struct model_mirror *mirror);
+/* Within `ready`, of that tensor, if it stays: the gradient is final behind this; in a team the
+ * pieces that this member owns. Any thread. */
+const struct device_event *mirror_ready_event(const struct model_mirror *mirror, uint64_t tensor);
 
 /* Calls `ready` (NULL: nobody) for each tensor that has arrived since, or stays, in the order they
  * were sent, in a team from all members, of whom member 0 calls; with `all`, waits for those under
- * way, also when it fails. DEVICE, TIMEOUT, PEER_LOST: this device or the team failed, and `ready`
- * is called no more in this pass. */
+ * way, also when it fails, and for what a gradient that stays is made of. DEVICE, TIMEOUT,
+ * PEER_LOST: this device or the team failed, and `ready` is called no more in this pass. */
 enum status mirror_tell(struct model_mirror *mirror, bool all, model_ready_fn *ready,
                         void *context) WARN_UNUSED;
 

@@ -242,12 +242,26 @@ void node_backward(struct node *node, const struct model_batch *batch,
     run_all(node, ORDER_BACKWARD);
 }
 
-const float *node_device_gradient(const struct node *node) {
-    return model_device_gradient(node->members[0].model);
+float *node_device_weights(const struct node *node) {
+    ASSERT_OP(node->count, ==, 1);
+    return model_device_weights(node->members[0].model);
 }
 
-const struct device_event *node_ready_event(const struct node *node) {
-    return model_ready_event(node->members[0].model);
+static const struct model *owner_of(const struct node *node, uint64_t block) {
+    return node->members[node->count > 1 ? team_owner(node->team, block) : 0].model;
+}
+
+const float *node_device_gradient(const struct node *node, uint64_t block) {
+    return model_device_gradient(owner_of(node, block));
+}
+
+const struct device_event *node_ready_event(const struct node *node, uint64_t block,
+                                            uint64_t tensor) {
+    return model_ready_event(owner_of(node, block), tensor);
+}
+
+struct group *node_group(const struct node *node) {
+    return node->group;
 }
 
 void node_set_weights(struct node *node, const float *weights) {
@@ -324,7 +338,7 @@ enum status node_open(struct node **node, const struct model_shape *shape, const
     if (count > 1) {
         share_threads(made);
         status = group_open(&made->group, devices, count, NODE_TIMEOUT_MS);
-        if (status == STATUS_OK) made->team = team_open(made->group, plan->tensor_count);
+        if (status == STATUS_OK) made->team = team_open(made->group, plan, NODE_TIMEOUT_MS);
     }
     if (status == STATUS_OK) status = open_members(made, shape, plan, options, devices);
     if (status == STATUS_OK) status = start_threads(made);

@@ -52,13 +52,15 @@ struct worker {
 static enum status open_channel(void *context, const struct channel_config *config,
                                 struct channel **channel) {
     struct worker *worker = context;
+    struct channel_config of_devices = *config;
+    of_devices.device_payloads = worker->device_count == 1 && !device_is_host(worker->devices[0]);
     if (worker->endpoint.channels == 0) {
         char ip[64] = "";
         worker->control->ops->local_ip(worker->control, worker->session.member.connection, ip,
                                        sizeof ip);
         TRY(endpoint_choose_device(&worker->endpoint, &worker->job, ip));
     }
-    return endpoint_open_channel(&worker->endpoint, &worker->link, config, channel);
+    return endpoint_open_channel(&worker->endpoint, &worker->link, &of_devices, channel);
 }
 
 /* What reads and writes the tokens of the data, if it was given. Returns an exit code. */

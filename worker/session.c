@@ -238,7 +238,7 @@ static enum status start_exchange(struct session *session, const struct session_
                                      .session = session->member.session,
                                      .rank = session->member.index,
                                      .weights = command->weights,
-                                     .device = command->device};
+                                     .devices = command->devices};
     TRY(exchange_init(&session->exchange, &config));
     session->exchanging = true;
     return STATUS_OK;
@@ -332,7 +332,7 @@ static void check_exchange(struct session *session, int64_t now_ns) {
     const struct exchange *exchange = &session->exchange;
     char reason[96];
     if (exchange->device_status != STATUS_OK) {
-        member_leave(&session->member, "its device failed while it encoded a push",
+        member_leave(&session->member, "a device of its own failed before a push was encoded",
                      EXIT_CODE_DEVICE);
     } else if (exchange->lost_shard >= 0 &&
                now_ns - exchange->lost_ns > job_lease_ns(session->job)) {

@@ -21,10 +21,10 @@
 
 enum session_command_kind {
     SESSION_READY,       /* tensors, count: kept by the trainer for the session's life */
-    SESSION_MEMORY,      /* weights: where answers are installed; device: where pushes are encoded
-                          * if it can, or NULL; PULL may follow */
-    SESSION_PUSH,        /* report, block, values; with exchange_on_device() on the device, final
-                          * behind `ready` */
+    SESSION_MEMORY,      /* weights: where answers are installed; devices: where pushes are encoded
+                          * if that can be; PULL may follow */
+    SESSION_PUSH,        /* report, block, values; with exchange_on_device() on the block's device,
+                          * final behind `ready` */
     SESSION_COMMIT,      /* report: every block of it was pushed; SETTLED follows */
     SESSION_PULL,        /* ask for every block, SETTLED follows; `first`: send my weights before;
                           `exact`: as the shards have them, whatever --pull says */
@@ -41,7 +41,7 @@ struct session_command {
     const struct tensor *tensors;
     uint64_t count;
     float *weights;
-    struct device *device;
+    struct exchange_devices devices;
     const float *values;
     const struct device_event *ready;
     uint64_t block, step;

@@ -1,12 +1,12 @@
 #include "worker/step.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/finish.h"
 #include "worker/gate.h"
 
 #include <math.h>
-#include <omp.h>
 #include <time.h>
 
 /* By then every buffer has been used; later the step loop must not allocate. */
@@ -223,8 +223,8 @@ static int64_t read_batch(struct trainer *trainer, int64_t micro) {
     return count;
 }
 
-/* The device that has computed the gradient encodes it. */
-static bool gradient_stays(const struct trainer *trainer) {
+/* The device that has what is pushed encodes it. */
+static bool pushed_there(const struct trainer *trainer) {
     return exchange_on_device(&trainer->config.session->exchange);
 }
 
@@ -232,16 +232,18 @@ static bool gradient_stays(const struct trainer *trainer) {
  * with it. */
 static void push_ready(void *context, uint64_t tensor) {
     struct trainer *trainer = context;
-    bool stays = gradient_stays(trainer);
-    const float *values = stays ? node_device_gradient(trainer->node) : trainer->grad;
+    bool stays = pushed_there(trainer);
     uint64_t count = bucket_mark(&trainer->bucket, tensor, trainer->ready);
     for (uint64_t i = 0; i < count; i++) {
         const struct plan_block *block = &trainer->plan->blocks[trainer->ready[i]];
-        struct session_command push = {.kind = SESSION_PUSH,
-                                       .block = block->id,
-                                       .report = trainer->report,
-                                       .values = values + block->offset,
-                                       .ready = stays ? node_ready_event(trainer->node) : NULL};
+        const float *values =
+            stays ? node_device_gradient(trainer->node, block->id) : trainer->grad;
+        struct session_command push = {
+            .kind = SESSION_PUSH,
+            .block = block->id,
+            .report = trainer->report,
+            .values = values + block->offset,
+            .ready = stays ? node_ready_event(trainer->node, block->id, tensor) : NULL};
         if (block->fragment != PLAN_FROZEN) {
             trainer_tell(trainer, &push);
         }
@@ -286,7 +288,7 @@ static bool compute_batch(struct trainer *trainer, int64_t micro) {
                                 .dropout_seed = (uint64_t)job->seed,
                                 .dropout_step = sequence_of(trainer, micro)};
     /* Without targets the gradient is 0, whatever its scale, which must not be 0. */
-    struct model_gradient gradient = {.values = gradient_stays(trainer) ? NULL : trainer->grad,
+    struct model_gradient gradient = {.values = pushed_there(trainer) ? NULL : trainer->grad,
                                       .scale = count > 0 ? part : 1,
                                       .add = micro > 0,
                                       .more = micro + 1 < job->accumulate};
@@ -339,14 +341,17 @@ static void send_commit(struct trainer *trainer) {
     trainer_tell(trainer, &commit);
 }
 
-/* Pushes a fragment's blocks of values [plan.value_count]. */
-static void push_fragment(struct trainer *trainer, uint64_t fragment, const float *values) {
+/* Pushes a fragment's blocks of values [plan.value_count], of the host, or of the device that
+ * encodes them: then they are final behind `ready`. */
+static void push_fragment(struct trainer *trainer, uint64_t fragment, const float *values,
+                          const struct device_event *ready) {
     const struct plan *plan = trainer->plan;
     for (uint64_t id = 0; id < plan->block_count; id++) {
         struct session_command push = {.kind = SESSION_PUSH,
                                        .block = id,
                                        .report = trainer->report,
-                                       .values = values + plan->blocks[id].offset};
+                                       .values = values + plan->blocks[id].offset,
+                                       .ready = ready};
         if (plan->blocks[id].fragment == fragment) {
             trainer_tell(trainer, &push);
         }
@@ -355,27 +360,34 @@ static void push_fragment(struct trainer *trainer, uint64_t fragment, const floa
 
 static void push_moments(struct trainer *trainer) {
     name_report(trainer, trainer->step_tokens);
-    double norm = gradient_norm(trainer->plan, trainer->grad, trainer->sums, omp_get_max_threads());
+    double norm = 0;
+    ASSERT(squares_norm(&trainer->squares, trainer->grad, &norm) == STATUS_OK);
     if (trainer->report.weight > 0) {
         trainer->report.clip = gradient_clip(trainer->job, norm / trainer->report.weight);
     }
-    push_fragment(trainer, 0, trainer->grad);
+    push_fragment(trainer, 0, trainer->grad, NULL);
 }
 
-static void step_own_weights(struct trainer *trainer, double weight) {
+/* False: the device failed. */
+static bool step_own_weights(struct trainer *trainer, double weight) {
     for (uint64_t f = 0; f < trainer->plan->fragment_count; f++) {
         trainer->fragment_tokens[f] += trainer->step_tokens;
     }
     if (weight == 0) {
-        return;
+        return true;
     }
-    if (local_step(&trainer->local, trainer->weights, trainer->grad, weight, trainer->step.lr)) {
-        trainer->nonfinite_in_row = 0;
-        return;
+    device_range_begin(trainer->config.devices[0], "optimizer");
+    enum status status = local_step(&trainer->local, weight, trainer->step.lr);
+    device_range_end(trainer->config.devices[0]);
+    trainer->nonfinite_in_row = status == STATUS_CORRUPT ? trainer->nonfinite_in_row + 1 : 0;
+    if (status == STATUS_CORRUPT) {
+        log_warn("the gradient of step %lld is not finite: the step is left out",
+                 (long long)trainer->step.step);
+    } else if (status != STATUS_OK) {
+        trainer_fail_device(trainer);
+        return false;
     }
-    trainer->nonfinite_in_row++;
-    log_warn("the gradient of step %lld is not finite: the step is left out",
-             (long long)trainer->step.step);
+    return true;
 }
 
 static void set_weights(struct trainer *trainer) {
@@ -410,6 +422,21 @@ static bool compute_batches(struct trainer *trainer) {
     return true;
 }
 
+/* What becomes of the gradient. False: the device failed, and the step is dropped. */
+static bool use_gradient(struct trainer *trainer) {
+    struct report_step *step = &trainer->step;
+    double weight = (double)trainer->step_tokens / (double)job_step_tokens(trainer->job);
+    step->loss = weight > 0 && weight != 1 ? (float)(step->loss / weight) : step->loss;
+    if (trainer->discipline.local) {
+        return step_own_weights(trainer, weight);
+    }
+    if (pushes_moments(trainer)) {
+        push_moments(trainer);
+    }
+    send_commit(trainer);
+    return true;
+}
+
 void step_compute(struct trainer *trainer) {
     const struct job *job = trainer->job;
     struct report_step *step = &trainer->step;
@@ -421,23 +448,12 @@ void step_compute(struct trainer *trainer) {
     record_steps(trainer, trainer->steps_done + 1);
     memory_forbid(trainer->computed > WARM_STEPS);
     device_range_begin(trainer->config.devices[0], "step");
-    bool computed = compute_batches(trainer);
+    bool computed = compute_batches(trainer) && use_gradient(trainer);
     device_range_end(trainer->config.devices[0]);
+    memory_forbid(false);
     if (!computed) {
-        memory_forbid(false);
         return;
     }
-    double weight = (double)trainer->step_tokens / (double)job_step_tokens(job);
-    step->loss = weight > 0 && weight != 1 ? (float)(step->loss / weight) : step->loss;
-    if (trainer->discipline.local) {
-        step_own_weights(trainer, weight);
-    } else {
-        if (pushes_moments(trainer)) {
-            push_moments(trainer);
-        }
-        send_commit(trainer);
-    }
-    memory_forbid(false);
     trainer->step_open = true;
     trainer->computed++;
     trainer->since++;
@@ -460,13 +476,29 @@ void step_compute(struct trainer *trainer) {
     }
 }
 
+/* False: the device failed. */
+static bool push_delta(struct trainer *trainer, uint64_t fragment) {
+    bool there = pushed_there(trainer);
+    const float *delta = NULL;
+    device_range_begin(trainer->config.devices[0], "push");
+    enum status status =
+        local_delta(&trainer->local, fragment, trainer->report.weight, there, &delta);
+    if (status == STATUS_OK) {
+        push_fragment(trainer, fragment, delta, there ? trainer->local.ready : NULL);
+    } else {
+        trainer_fail_device(trainer);
+    }
+    device_range_end(trainer->config.devices[0]);
+    return status == STATUS_OK;
+}
+
 void step_report(struct trainer *trainer) {
-    const struct plan *plan = trainer->plan;
-    uint64_t fragment = (uint64_t)trainer->reports_done % plan->fragment_count;
+    uint64_t fragment = (uint64_t)trainer->reports_done % trainer->plan->fragment_count;
     name_report(trainer, trainer->fragment_tokens[fragment]);
     trainer->fragment_tokens[fragment] = 0;
-    local_delta(&trainer->local, trainer->weights, fragment, trainer->report.weight);
-    push_fragment(trainer, fragment, trainer->local.delta);
+    if (!push_delta(trainer, fragment)) {
+        return;
+    }
     send_commit(trainer);
     trainer->step.local_steps = trainer->since;
     if (trainer->since > 0) {
@@ -483,7 +515,10 @@ void step_install(struct trainer *trainer) {
     trainer->installed = true;
     if (trainer->discipline.local) {
         uint64_t fragment = first ? LOCAL_ALL : ((uint64_t)trainer->reports_done - 1) % fragments;
-        local_install(&trainer->local, trainer->weights, fragment);
+        if (local_install(&trainer->local, fragment) != STATUS_OK) {
+            trainer_fail_device(trainer);
+            return;
+        }
     }
     bool moved = by_version(trainer) && trainer->base != (int64_t)trainer->version;
     if (moved) {

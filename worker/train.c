@@ -74,15 +74,15 @@ void trainer_free(struct trainer *trainer) {
     if (trainer->plan != NULL) {
         bucket_free(&trainer->bucket);
     }
+    local_free(&trainer->local);
     node_close(trainer->node);
     if (trainer->pinned) {
         device_unpin(trainer->config.devices[0], trainer->arena.base);
     }
     arena_free(&trainer->arena);
-    local_free(&trainer->local);
+    squares_free(&trainer->squares);
     free(trainer->ready);
     free(trainer->fragment_tokens);
-    free(trainer->sums);
     free(trainer->tensors);
 }
 
@@ -106,11 +106,15 @@ void trainer_fail(struct trainer *trainer, const char *reason, int exit_code) {
     trainer_tell(trainer, &leave);
 }
 
+void trainer_fail_device(struct trainer *trainer) {
+    trainer_fail(trainer, "a device of its own failed", EXIT_CODE_DEVICE);
+}
+
 bool trainer_lost_device(struct trainer *trainer) {
     if (node_status(trainer->node) == STATUS_OK) {
         return false;
     }
-    trainer_fail(trainer, "a device of its own failed", EXIT_CODE_DEVICE);
+    trainer_fail_device(trainer);
     return true;
 }
 
@@ -212,10 +216,72 @@ static double peak_flops(const struct trainer *trainer, enum compute_type type) 
     return sum;
 }
 
+/* Weights and gradient of the host, and the batch. */
+static enum status take_arrays(struct trainer *trainer, bool vectors) {
+    const struct job *job = trainer->job;
+    struct arena *arena = &trainer->arena;
+    struct device *device = trainer->config.devices[0];
+    size_t vector = (size_t)trainer->plan->value_count * sizeof(float);
+    size_t batch = (size_t)(job->batch * job->seq_len) * sizeof(int32_t);
+    TRY(arena_init(arena, (vectors ? 2 * arena_need(vector) : 0) + 2 * arena_need(batch)));
+    trainer->pinned =
+        vectors && !device_is_host(device) && device_pin(device, arena->base, arena->bytes);
+    trainer->tokens = arena_take(arena, batch);
+    trainer->targets = arena_take(arena, batch);
+    if (vectors) {
+        trainer->weights = arena_take(arena, vector);
+        trainer->grad = arena_take(arena, vector);
+    }
+    return STATUS_OK;
+}
+
+/* Local steps are made where weights and gradient are, if one device has all of both and can make
+ * them. False: on the host, and a line says why if there is such a device. */
+static bool open_local_there(struct trainer *trainer) {
+    struct device *device = trainer->config.devices[0];
+    const char *why = NULL;
+    if (device_is_host(device)) {
+        return false;
+    }
+    if (trainer->config.device_count > 1) {
+        why = "several devices have a part of the gradient each";
+    } else if (!inner_can(trainer->job, device)) {
+        why = "the device has only adamw and sgd, with --moments f32";
+    } else {
+        const struct local_place place = {.device = device,
+                                          .weights = node_device_weights(trainer->node),
+                                          .grad = node_device_gradient(trainer->node, 0)};
+        if (local_init(&trainer->local, trainer->job, trainer->plan, &place) != STATUS_OK) {
+            why = "the device has no memory left for them";
+        }
+    }
+    if (why != NULL) {
+        log_info("local steps are made on the host: %s", why);
+        return false;
+    }
+    log_info("local steps are made on %s:%d", device->backend->name, device->index);
+    return true;
+}
+
+/* What steps are made on and with, besides the model. */
+static enum status take_vectors(struct trainer *trainer) {
+    const struct plan *plan = trainer->plan;
+    bool local = trainer->discipline.local;
+    if (local && open_local_there(trainer)) {
+        return take_arrays(trainer, false);
+    }
+    TRY(take_arrays(trainer, true));
+    if (job_momentum_after(trainer->job) > 0) {
+        TRY(squares_init(&trainer->squares, plan, device_host()));
+    }
+    const struct local_place place = {
+        .device = device_host(), .weights = trainer->weights, .grad = trainer->grad};
+    return local ? local_init(&trainer->local, trainer->job, plan, &place) : STATUS_OK;
+}
+
 static enum status take_memory(struct trainer *trainer) {
     const struct job *job = trainer->job;
     const struct plan *plan = trainer->plan;
-    struct arena *arena = &trainer->arena;
     struct model_options options;
     struct device *device = trainer->config.devices[0];
     trainer_model_options(job, &options);
@@ -225,20 +291,9 @@ static enum status take_memory(struct trainer *trainer) {
     bucket_init(&trainer->bucket, plan);
     trainer->ready = memory_zeroed((size_t)bucket_most(&trainer->bucket), sizeof(uint64_t));
     trainer->fragment_tokens = memory_zeroed((size_t)plan->fragment_count, sizeof(uint64_t));
-    trainer->sums = memory_zeroed((size_t)plan->block_count, sizeof(double));
-    size_t vector = (size_t)plan->value_count * sizeof(float);
-    size_t batch = (size_t)(job->batch * job->seq_len) * sizeof(int32_t);
-    TRY(arena_init(arena, 2 * arena_need(vector) + 2 * arena_need(batch)));
-    trainer->pinned = !device_is_host(device) && device_pin(device, arena->base, arena->bytes);
     TRY(node_open(&trainer->node, &trainer->shape, plan, &options, trainer->config.devices,
                   trainer->config.device_count));
-    if (trainer->discipline.local) {
-        TRY(local_init(&trainer->local, job, plan));
-    }
-    trainer->weights = arena_take(arena, vector);
-    trainer->grad = arena_take(arena, vector);
-    trainer->tokens = arena_take(arena, batch);
-    trainer->targets = arena_take(arena, batch);
+    TRY(take_vectors(trainer));
     if (!device_is_host(device)) {
         struct device_memory memory;
         device_memory(device, &memory);
@@ -249,26 +304,26 @@ static enum status take_memory(struct trainer *trainer) {
     return STATUS_OK;
 }
 
-/* Where pushes can be encoded: the device that has the gradient, if one has all of it and nothing
- * is made of it here. NULL: on the host. */
-static struct device *find_encoder(const struct trainer *trainer) {
-    struct device *device = trainer->config.devices[0];
+/* Where pushes can be encoded: on the devices that have the gradient, if nothing is made of it
+ * here. */
+static struct exchange_devices find_encoders(const struct trainer *trainer) {
+    const struct trainer_config *config = &trainer->config;
     const char *why = NULL;
-    if (device_is_host(device)) {
-        return NULL;
+    if (device_is_host(config->devices[0])) {
+        return (struct exchange_devices){0};
     }
-    if (trainer->config.device_count > 1) {
-        why = "several devices have a part of the gradient each";
-    } else if (trainer->discipline.local) {
+    if (trainer->grad != NULL && trainer->discipline.local) {
         why = "what local steps have come to is there";
     } else if (job_momentum_after(trainer->job) > 0) {
         why = "first moments are made there";
     }
     if (why != NULL) {
         log_info("pushes are encoded on the host: %s", why);
-        return NULL;
+        return (struct exchange_devices){0};
     }
-    return device;
+    return (struct exchange_devices){.devices = config->devices,
+                                     .count = config->device_count,
+                                     .group = node_group(trainer->node)};
 }
 
 /* The plan is here: memory, first weights, and the first pull. */
@@ -296,7 +351,7 @@ static void take_planned(struct trainer *trainer, const struct session_event *ev
         return;
     }
     struct session_command memory = {
-        .kind = SESSION_MEMORY, .weights = installed, .device = find_encoder(trainer)};
+        .kind = SESSION_MEMORY, .weights = installed, .devices = find_encoders(trainer)};
     struct session_command pull = {.kind = SESSION_PULL, .first = trainer->rank == 0};
     trainer_tell(trainer, &memory);
     trainer_tell(trainer, &pull);
@@ -319,8 +374,9 @@ void trainer_mask_padding(struct trainer *trainer) {
 /* The final weights are here. */
 static void save_run(struct trainer *trainer) {
     struct session_command saved = {.kind = SESSION_SAVED};
-    if (trainer->discipline.local) {
-        local_install(&trainer->local, trainer->weights, LOCAL_ALL);
+    if (trainer->discipline.local && local_install(&trainer->local, LOCAL_ALL) != STATUS_OK) {
+        trainer_fail_device(trainer);
+        return;
     }
     enum status status = finish_run(trainer);
     if (status == STATUS_OK) {

@@ -90,7 +90,9 @@ struct trainer {
     double peak_flops, step_flops;       /* a second, of all devices, 0: not known; of a step */
     int64_t profile_first, profile_last; /* steps that a profiler is to record; 0: none */
     bool recording;                      /* it was told to start */
-    float *weights, *grad;     /* [plan.value_count]; weights: those that steps are made on */
+    /* [plan.value_count] weights: those that steps are made on. NULL: both are on the device, and
+     * steps are made there. */
+    float *weights, *grad;
     int32_t *tokens, *targets; /* [batch, seq_len] */
     struct discipline discipline;
     struct local local; /* local modes */
@@ -106,7 +108,7 @@ struct trainer {
     uint64_t version;        /* the highest that is installed */
     bool answered, installed, behind; /* cadence.h */
     bool told_held;                   /* HELD was told, or is not to be yet */
-    double *sums;                     /* [plan.block_count] scratch of the gradient's norm */
+    struct squares squares;           /* of gradients that are whole before they are pushed */
     uint64_t *fragment_tokens;        /* [fragments] that count, since the fragment's last report */
     struct exchange_report report;
     uint64_t step_tokens;     /* that count, in the step under way */
@@ -148,6 +150,9 @@ void trainer_fail(struct trainer *trainer, const char *reason, int exit_code);
 
 /* Has the device failed? Then the job is told, and this worker ends. */
 bool trainer_lost_device(struct trainer *trainer);
+
+/* It has: likewise. */
+void trainer_fail_device(struct trainer *trainer);
 
 /* Targets in the batch that are --pad-token become -1: nothing is to be predicted there. */
 void trainer_mask_padding(struct trainer *trainer);

@@ -17,6 +17,7 @@ struct codec_cuda {
     uint8_t *wire; /* [bytes] payloads that come from or go to the host */
     uint32_t *rows;
     double *sums;
+    uint64_t *round_sums;           /* of checksums */
     size_t count, row_count, bytes; /* what there is room for */
 };
 
@@ -203,12 +204,25 @@ static size_t rows_bytes(size_t row_count) {
     return (CODEC_ROWS_HEAD + parts(row_count, 32)) * sizeof(uint32_t);
 }
 
+static size_t sums_bytes(size_t count) {
+    return 3 * parts(count + 1, TILE) * sizeof(double);
+}
+
+static size_t round_sums_bytes(size_t bytes) {
+    return (bytes / 128 + 1) * sizeof(uint64_t);
+}
+
+static size_t memory_bytes(size_t count, size_t row_count, size_t bytes) {
+    return bytes + 1 + rows_bytes(row_count) + sums_bytes(count) + round_sums_bytes(bytes);
+}
+
 static void close_codec(struct codec_cuda *codec) {
     if (codec == NULL) return;
     const struct device_backend *backend = codec->device->backend;
     if (codec->wire != NULL) backend->give(codec->device, codec->wire);
     if (codec->rows != NULL) backend->give(codec->device, codec->rows);
     if (codec->sums != NULL) backend->give(codec->device, codec->sums);
+    if (codec->round_sums != NULL) backend->give(codec->device, codec->round_sums);
     free(codec);
 }
 
@@ -220,9 +234,9 @@ static struct codec_cuda *open_codec(struct device *device, size_t count, size_t
         .device = device, .count = count, .row_count = row_count, .bytes = bytes};
     codec->wire = backend->take(device, bytes + 1);
     if (codec->wire != NULL) codec->rows = backend->take(device, rows_bytes(row_count));
-    if (codec->rows != NULL)
-        codec->sums = backend->take(device, 3 * parts(count + 1, TILE) * sizeof(double));
-    if (codec->sums != NULL) return codec;
+    if (codec->rows != NULL) codec->sums = backend->take(device, sums_bytes(count));
+    if (codec->sums != NULL) codec->round_sums = backend->take(device, round_sums_bytes(bytes));
+    if (codec->round_sums != NULL) return codec;
     close_codec(codec);
     return NULL;
 }
@@ -242,7 +256,7 @@ static void encode(struct codec_cuda *codec, const struct codec_cuda_run *run,
     struct codec_launch launch = launch_of(run, places->residual != NULL);
     size_t bytes = most_bytes(&launch);
     ASSERT(run->rows * run->cols <= codec->count && run->rows <= codec->row_count);
-    ASSERT(places->wire_on_device || bytes <= codec->bytes);
+    ASSERT_OP(bytes, <=, codec->bytes);
     const struct codec_arrays arrays = {
         .values = places->values,
         .residual = places->residual,
@@ -256,8 +270,12 @@ static void encode(struct codec_cuda *codec, const struct codec_cuda_run *run,
         device_cuda_note(device, codec_launch_rows(&launch, &arrays, stream), "an encoder's rows");
     device_cuda_note(device, find(run->codec)->encode(&launch, &arrays, stream), "an encoder");
     device_cuda_note(device, codec_launch_finish(&launch, &arrays, stream), "an encoder's sums");
-    if (!places->wire_on_device)
+    if (places->wire_on_device) {
+        int error = codec_launch_checksum((int64_t)bytes, &arrays, codec->round_sums, stream);
+        device_cuda_note(device, error, "a payload's checksum");
+    } else {
         device->backend->copy(device, DEVICE_CODEC, places->wire, codec->wire, bytes, DEVICE_FROM);
+    }
 }
 
 /* The payload where kernels read it. */
@@ -304,6 +322,7 @@ const struct codec_cuda_ops codec_cuda = {
     .decodes = decodes,
     .open = open_codec,
     .close = close_codec,
+    .memory = memory_bytes,
     .bound = bound,
     .encode = encode,
     .decode = decode,

@@ -39,15 +39,21 @@ struct codec_cuda_run {
 struct codec_cuda_places {
     const float *values; /* [rows * cols] f32 device */
     uint8_t *residual;   /* codec_residual_bytes() on the device, aligned to 4; NULL: no feedback */
-    uint8_t *wire;       /* [bound()], pinned or on the device, aligned to 4 */
+    uint8_t *wire;       /* [bound()], pinned, aligned to 4, or on the device, aligned to 8 */
     bool wire_on_device;
 };
+
+/* A payload of so many bytes at most has no checksum, but is in the result. */
+enum { CODEC_CUDA_SHORT = 240 };
 
 /* Pinned; there when an event behind the call on DEVICE_CODEC is done. As struct encoder_result. */
 struct codec_cuda_result {
     double square_sum, gradient_square_sum, residual_square_sum;
     uint64_t bytes;
     uint32_t codec; /* enum codec_id: the run's or CODEC_FILL */
+    /* Of a payload on the device: base/checksum.h's XXH3, or the payload itself. */
+    uint64_t xxh3;
+    uint8_t short_payload[CODEC_CUDA_SHORT];
 };
 
 /* A payload that decoder_open() or delta_apply()'s checks found sound; never a packed one. */
@@ -67,6 +73,9 @@ struct codec_cuda_ops {
      * has no memory, logged. For set-up alone; close() on NULL is harmless. */
     struct codec_cuda *(*open)(struct device *device, size_t count, size_t rows, size_t bytes);
     void (*close)(struct codec_cuda *codec);
+
+    /* Bytes that open() would take of a device. Pure. */
+    size_t (*memory)(size_t count, size_t rows, size_t bytes);
 
     /* Most bytes of a run's payload; what is copied to pinned memory. */
     size_t (*bound)(const struct codec_cuda_run *run);

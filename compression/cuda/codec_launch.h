@@ -1,7 +1,8 @@
 /* codec_launch.h - the kernels of codecs: what codec_cuda.c launches. Internal to compression/cuda.
  *
- * An encoding is up to three launches on one stream: which rows have values (where a codec asks),
- * all tiles in one pass over memory, and the head, the sums and the result. A tile is 512 values,
+ * An encoding is a few launches on one stream: which rows have values (where a codec asks), all
+ * tiles in one pass over memory, the head, the sums and the result, and the checksum of a payload
+ * that stays. A tile is 512 values,
  * the host's SCHEME_TILE, worked on by the 16 lanes in which the host's loops add up
  * (compression/codec_loops_sums.h), so that floats are added in the host's order.
  * Each call queues its work and returns 0, or the cudaError_t of a launch that failed. All arrays
@@ -63,6 +64,11 @@ int codec_launch_rows(const struct codec_launch *launch, const struct codec_arra
                       struct CUstream_st *stream);
 int codec_launch_finish(const struct codec_launch *launch, const struct codec_arrays *arrays,
                         struct CUstream_st *stream);
+
+/* The checksum of the payload, of at most so many bytes, behind finish; wire is aligned to 8.
+ * sums [most_bytes / 128 + 1] is scratch. */
+int codec_launch_checksum(int64_t most_bytes, const struct codec_arrays *arrays, uint64_t *sums,
+                          struct CUstream_st *stream);
 
 /* f32, bf16 and fp16; int8 and fp8; int4 and qsgd; onebit and signsgd; topk; randk. */
 int codec_launch_cast(const struct codec_launch *launch, const struct codec_arrays *arrays,

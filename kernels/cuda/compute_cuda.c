@@ -1,8 +1,9 @@
-/* compute_cuda.c - a model's operations on a CUDA device: each queues its kernels on DEVICE_COMPUTE
+/* compute_cuda.c - kernels/compute.h on a CUDA device: each queues its kernels on DEVICE_COMPUTE
  * and keeps the first error for the device's next wait.
  */
 #include "kernels/compute.h"
 #include "kernels/cuda/activation_cuda.h"
+#include "kernels/cuda/anchor_cuda.h"
 #include "kernels/cuda/attention_cuda.h"
 #include "kernels/cuda/cross_entropy_cuda.h"
 #include "kernels/cuda/device_cuda.h"
@@ -10,6 +11,7 @@
 #include "kernels/cuda/embedding_cuda.h"
 #include "kernels/cuda/linear_cuda.h"
 #include "kernels/cuda/norm_cuda.h"
+#include "kernels/cuda/optimizer_cuda.h"
 #include "kernels/cuda/rope_cuda.h"
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -121,6 +123,41 @@ static void entropy(struct device *device, float *logits, const int32_t *targets
                      "cross entropy");
 }
 
+static void adamw(struct device *device, const struct adamw_factors *factors, float *weights,
+                  float *m, float *v, const float *grad, int64_t N) {
+    const cudaStream_t stream = device_cuda_stream(device);
+    device_cuda_note(device, optimizer_cuda_adamw(factors, weights, m, v, grad, N, stream),
+                     "AdamW");
+}
+
+static void descend(struct device *device, const struct sgd *sgd, float *weights, float *velocity,
+                    const float *grad, int64_t N) {
+    const cudaStream_t stream = device_cuda_stream(device);
+    device_cuda_note(device, optimizer_cuda_sgd(sgd, weights, velocity, grad, N, stream), "SGD");
+}
+
+_Static_assert((int)COMPUTE_SQUARES_SCRATCH == (int)OPTIMIZER_CUDA_PARTS, "of sum_of_squares");
+
+static void squares(struct device *device, const float *values, double *memory, double *sum,
+                    int64_t N) {
+    const cudaStream_t stream = device_cuda_stream(device);
+    device_cuda_note(device, optimizer_cuda_sum_of_squares(values, N, memory, sum, stream),
+                     "a sum of squares");
+}
+
+static void delta(struct device *device, const float *anchor, const float *weights, float factor,
+                  float *result, int64_t N) {
+    const cudaStream_t stream = device_cuda_stream(device);
+    device_cuda_note(device, anchor_cuda_delta(anchor, weights, factor, result, N, stream),
+                     "what local steps have come to");
+}
+
+static void mix_in(struct device *device, const float *anchor, float mix, float *weights,
+                   int64_t N) {
+    device_cuda_note(device, anchor_cuda_mix(anchor, mix, weights, N, device_cuda_stream(device)),
+                     "mixing weights");
+}
+
 const struct compute_ops compute_cuda = {
     .scratch = scratch,
     .embedding_forward = embedding,
@@ -146,4 +183,9 @@ const struct compute_ops compute_cuda = {
     .linear_forward = linear_cuda_forward,
     .linear_backward_input = linear_cuda_backward_input,
     .linear_backward_weights = linear_cuda_backward_weights,
+    .adamw = adamw,
+    .sgd = descend,
+    .sum_of_squares = squares,
+    .anchor_delta = delta,
+    .anchor_mix = mix_in,
 };

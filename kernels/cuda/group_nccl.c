@@ -35,8 +35,10 @@ struct nccl_calls {
     int (*abort)(void *comm);
     int (*async_error)(void *comm, int *error);
     const char *(*error_text)(int error);
-    int (*sum_scatter)(const void *from, void *to, size_t count, int type, int operation,
-                       void *comm, cudaStream_t stream);
+    int (*group_start)(void);
+    int (*group_end)(void);
+    int (*reduce)(const void *from, void *to, size_t count, int type, int operation, int root,
+                  void *comm, cudaStream_t stream);
     int (*gather)(const void *from, void *to, size_t count, int type, void *comm,
                   cudaStream_t stream);
 };
@@ -49,7 +51,9 @@ static const struct {
                {"ncclCommAbort", offsetof(struct nccl_calls, abort)},
                {"ncclCommGetAsyncError", offsetof(struct nccl_calls, async_error)},
                {"ncclGetErrorString", offsetof(struct nccl_calls, error_text)},
-               {"ncclReduceScatter", offsetof(struct nccl_calls, sum_scatter)},
+               {"ncclGroupStart", offsetof(struct nccl_calls, group_start)},
+               {"ncclGroupEnd", offsetof(struct nccl_calls, group_end)},
+               {"ncclReduce", offsetof(struct nccl_calls, reduce)},
                {"ncclAllGather", offsetof(struct nccl_calls, gather)}};
 
 struct member {
@@ -274,14 +278,20 @@ static cudaStream_t stream_of(const struct member *member, enum device_queue que
     return ((struct device_cuda *)(void *)member->device)->queues[queue];
 }
 
-static void sum_scatter(struct group *group, int rank, enum device_queue queue, const float *from,
-                        float *to, int64_t count) {
+/* As a group of NCCL's: one kernel that has all roots. */
+static void sum_to(struct group *group, int rank, enum device_queue queue,
+                   const struct group_sum *sums, uint64_t count) {
     struct group_cuda *cuda = cuda_of(group);
     struct member *member = &cuda->members[rank];
     if (!begin_call(member)) return;
-    int error = cuda->calls.sum_scatter(from, to, (size_t)count, NCCL_FLOAT32, NCCL_SUM,
-                                        member->comm, stream_of(member, queue));
-    end_call(cuda, member, error, "a sum");
+    cudaStream_t stream = stream_of(member, queue);
+    int error = cuda->calls.group_start();
+    bool started = error == 0;
+    for (uint64_t i = 0; i < count && error == 0; i++)
+        error = cuda->calls.reduce(sums[i].values, sums[i].values, (size_t)sums[i].count,
+                                   NCCL_FLOAT32, NCCL_SUM, sums[i].root, member->comm, stream);
+    int ended = started ? cuda->calls.group_end() : 0;
+    end_call(cuda, member, error != 0 ? error : ended, "a sum");
 }
 
 static void gather(struct group *group, int rank, enum device_queue queue, const void *from,
@@ -308,6 +318,10 @@ static enum status sync_group(struct group *group, int rank, const struct device
     return (enum status)atomic_load(&cuda->status);
 }
 
+static enum status group_state(struct group *group) {
+    return (enum status)atomic_load(&cuda_of(group)->status);
+}
+
 static void abort_group(struct group *group, int rank) {
     struct group_cuda *cuda = cuda_of(group);
     const struct device *device = cuda->members[rank].device;
@@ -319,7 +333,8 @@ static void abort_group(struct group *group, int rank) {
 
 const struct group_ops group_nccl = {.open = open_group,
                                      .close = close_group,
-                                     .sum_scatter = sum_scatter,
+                                     .sum_to = sum_to,
                                      .gather = gather,
                                      .sync = sync_group,
+                                     .status = group_state,
                                      .abort = abort_group};

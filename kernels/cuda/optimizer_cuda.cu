@@ -6,7 +6,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/optimizer_cuda.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/optimizer_factors.h"
 
 enum { THREADS = 256 };
 
@@ -20,8 +19,7 @@ static __global__ void __launch_bounds__(THREADS)
         const float first = __fadd_rn(__fmul_rn(f.beta1, m[i]), __fmul_rn(f.part1, g));
         const float second =
             __fadd_rn(__fmul_rn(f.beta2, v[i]), __fmul_rn(__fmul_rn(f.part2, g), g));
-        const float denominator =
-            __fadd_rn(__fdiv_rn(__fsqrt_rn(second), f.root_correction), f.eps);
+        const float denominator = __fadd_rn(__fmul_rn(__fsqrt_rn(second), f.root_scale), f.eps);
         m[i] = first;
         v[i] = second;
         weights[i] = __fsub_rn(w, __fdiv_rn(__fmul_rn(f.step_size, first), denominator));
@@ -35,8 +33,9 @@ static __global__ void __launch_bounds__(THREADS)
         const float w = weights[i];
         float g = __fmul_rn(grad[i], sgd.grad_scale);
         g = __fadd_rn(g, __fmul_rn(sgd.decay, w));
-        if (sgd.step != 1) g = __fadd_rn(__fmul_rn(sgd.momentum, velocity[i]), g);
-        velocity[i] = g;
+        if (sgd.step != 1 && velocity != NULL)
+            g = __fadd_rn(__fmul_rn(sgd.momentum, velocity[i]), g);
+        if (velocity != NULL) velocity[i] = g;
         weights[i] = __fsub_rn(w, __fmul_rn(sgd.lr, g));
     }
 }
@@ -68,10 +67,10 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) *to = sum;
 }
 
-int optimizer_cuda_adamw(const struct adamw *adamw, float *weights, float *m, float *v,
+int optimizer_cuda_adamw(const struct adamw_factors *factors, float *weights, float *m, float *v,
                          const float *grad, int64_t N, struct CUstream_st *stream) {
     return kernel_launch(adamw_kernel, kernel_blocks(N, THREADS), dim3(THREADS), 0, stream,
-                         optimizer_adamw_factors(adamw), weights, m, v, grad, N);
+                         *factors, weights, m, v, grad, N);
 }
 
 int optimizer_cuda_sgd(const struct sgd *sgd, float *weights, float *velocity, const float *grad,

@@ -8,7 +8,7 @@
 #ifndef RUBATO_KERNELS_CUDA_OPTIMIZER_CUDA_H
 #define RUBATO_KERNELS_CUDA_OPTIMIZER_CUDA_H
 
-#include "kernels/optimizer.h"
+#include "kernels/optimizer_factors.h"
 
 #include <stdint.h>
 
@@ -19,10 +19,11 @@ extern "C" {
 struct CUstream_st; /* a cudaStream_t points to it */
 
 /* weights, m, v [N] f32 in place, grad [N] f32 read only. */
-int optimizer_cuda_adamw(const struct adamw *adamw, float *weights, float *m, float *v,
+int optimizer_cuda_adamw(const struct adamw_factors *factors, float *weights, float *m, float *v,
                          const float *grad, int64_t N, struct CUstream_st *stream);
 
-/* weights, velocity [N] f32 in place, grad [N] f32 read only. */
+/* weights, velocity [N] f32 in place, grad [N] f32 read only. velocity NULL: there is no momentum,
+ * and what is subtracted is lr * g. */
 int optimizer_cuda_sgd(const struct sgd *sgd, float *weights, float *velocity, const float *grad,
                        int64_t N, struct CUstream_st *stream);
 

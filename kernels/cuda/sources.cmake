@@ -5,6 +5,7 @@ set(codecs ${CMAKE_CURRENT_LIST_DIR}/../../compression/cuda)
 set(rubato_cuda_kernels
   ${codecs}/codec_block_cuda.cu
   ${codecs}/codec_cast_cuda.cu
+  ${codecs}/codec_checksum_cuda.cu
   ${codecs}/codec_delta_cuda.cu
   ${codecs}/codec_int4_cuda.cu
   ${codecs}/codec_randk_cuda.cu
@@ -12,6 +13,7 @@ set(rubato_cuda_kernels
   ${codecs}/codec_signs_cuda.cu
   ${codecs}/codec_topk_cuda.cu
   ${CMAKE_CURRENT_LIST_DIR}/activation_cuda.cu
+  ${CMAKE_CURRENT_LIST_DIR}/anchor_cuda.cu
   ${CMAKE_CURRENT_LIST_DIR}/cast_cuda.cu
   ${CMAKE_CURRENT_LIST_DIR}/cross_entropy_cuda.cu
   ${CMAKE_CURRENT_LIST_DIR}/dropout_cuda.cu

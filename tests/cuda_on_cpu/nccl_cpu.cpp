@@ -183,16 +183,6 @@ static void reduce_pieces(const struct ncclComm *comm, const struct collective &
     }
 }
 
-static void reduce_scatter(const struct ncclComm *comm, const struct collective &c) {
-    for (int rank = 0; rank < comm->count; rank++) {
-        struct collective part = c;
-        part.from += (size_t)rank * c.count * value_bytes(c.type);
-        rounds(comm, part, [&](size_t offset, size_t n) {
-            if (rank == comm->rank) reduce_pieces(comm, part, offset, n);
-        });
-    }
-}
-
 static void gather(const struct ncclComm *comm, const struct collective &c) {
     size_t bytes = value_bytes(c.type);
     rounds(comm, c, [&](size_t offset, size_t n) {
@@ -288,6 +278,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
     return ncclSuccess;
 }
 
+// Collectives are queued one by one all the same.
 ncclResult_t ncclGroupStart(void) {
     return ncclSuccess;
 }
@@ -308,10 +299,14 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
     });
 }
 
-ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
-                               ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                        ncclRedOp_t operation, int root, ncclComm_t comm, cudaStream_t stream) {
     struct collective c = {(const char *)from, (char *)to, count, type, operation};
-    return enqueue(comm, stream, type, [comm, c] { reduce_scatter(comm, c); });
+    return enqueue(comm, stream, type, [comm, c, root] {
+        rounds(comm, c, [&](size_t offset, size_t n) {
+            if (comm->rank == root) reduce_pieces(comm, c, offset, n);
+        });
+    });
 }
 
 ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,

@@ -7,6 +7,7 @@
  *
  * The same program runs on the stand-in and on a GPU; where there is no device it skips.
  */
+#include "base/checksum.h"
 #include "compression/codec_residual.h"
 #include "compression/cuda/codec_cuda.h"
 #include "compression/delta.h"
@@ -167,6 +168,17 @@ static void check_result(const struct twin *twin, uint64_t step, bool zero_rows)
                 twin->residual.bytes);
 }
 
+/* What is told of a payload that stays on the device. */
+static void check_checksum(const struct twin *twin, uint64_t step) {
+    const struct codec_cuda_result *here = twin->result.pinned;
+    size_t bytes = twin->host.result.bytes;
+    uint64_t expected = checksum_xxh3(twin->host.wire, bytes);
+    if (bytes <= CODEC_CUDA_SHORT)
+        check_bytes(twin, step, "short payload", here->short_payload, twin->host.wire, bytes);
+    else if (here->xxh3 != expected)
+        complain(twin, step, "checksum");
+}
+
 /* The payload's values, from the host's bytes and from those on the device. */
 static void check_decoding(struct twin *twin, uint64_t step) {
     struct codec_cuda_payload payload = {.codec = twin->host.result.codec,
@@ -236,6 +248,7 @@ static void check_step(struct twin *twin, uint64_t step, float scale) {
     wait();
     codec_rig_encode(&twin->host, step, values, scale);
     check_result(twin, step, any_zero_row(twin, values));
+    if (direct) check_checksum(twin, step);
     check_decoding(twin, step);
     memcpy(twin->before, values, twin->count * sizeof(float));
 }
@@ -332,11 +345,11 @@ static void test_feedback(void) {
     }
 }
 
-/* More sums of tiles than are brought near at once. */
+/* More sums of tiles, and rounds of a checksum, than are brought near at once. */
 static void test_many_tiles(void) {
     struct twin twin = twin_open("bf16,ef", 1, 513 * 512 + 3);
     set_kind(&twin, RANDOM);
-    check_step(&twin, 0, 1.0F);
+    check_step(&twin, 2, 1.0F);
     twin_close(&twin);
 }
 

@@ -1,6 +1,6 @@
 /* test_cuda_kernels.c - the CUDA kernels that take a value at a time against their plain twins on
- * the host: activations within a few f32 roundings, dropout and optimizers to the bit, and the sum
- * of squares, which is the same to the bit in every run.
+ * the host: activations within a few f32 roundings, dropout, optimizers and what local steps come
+ * to to the bit, and the sum of squares, which is the same to the bit in every run.
  *
  * Sizes are no multiples of a warp, a block or a pack, and arrays begin where packs can be loaded
  * and where they cannot; values are also infinite, NaN, denormal and about to overflow.
@@ -8,7 +8,9 @@
  */
 #include "device_array.h"
 #include "kernels/activation.h"
+#include "kernels/anchor.h"
 #include "kernels/cuda/activation_cuda.h"
+#include "kernels/cuda/anchor_cuda.h"
 #include "kernels/cuda/dropout_cuda.h"
 #include "kernels/cuda/optimizer_cuda.h"
 
@@ -117,8 +119,9 @@ static void test_adamw(void) {
         struct array m = make(N, 19, 0.0F), v = make(N, 20, 0.0F);
         for (int64_t step = 1; step <= 3; step++) {
             const struct adamw adamw = {3e-4F, 0.9F, 0.95F, 1e-8F, 0.1F, step, 0.25F};
-            CHECK_CUDA(optimizer_cuda_adamw(&adamw, weights.device, m.device, v.device, grad.device,
-                                            N, stream));
+            const struct adamw_factors factors = optimizer_adamw_factors(&adamw);
+            CHECK_CUDA(optimizer_cuda_adamw(&factors, weights.device, m.device, v.device,
+                                            grad.device, N, stream));
             optimizer_adamw_ref(&adamw, weights.expected, m.expected, v.expected, grad.host, N);
         }
         check_same("weights", weights);
@@ -148,6 +151,50 @@ static void test_sgd(void) {
         sgd_case(make(sizes[i], 21, 1.0F), make(sizes[i], 22, 10.0F));
     sgd_case(make(SPECIALS, 23, 1.0F), make_of(specials, SPECIALS, 1));
     sgd_case(make_of(specials, SPECIALS, 1), make(SPECIALS, 24, 1.0F));
+}
+
+/* Without a momentum there is no velocity, as if each step were the first. */
+static void sgd_alone_case(struct array weights, struct array grad) {
+    const struct sgd first = {0.03F, 0.0F, 0.01F, 0.25F, 1};
+    struct sgd sgd = first;
+    struct array velocity = make(weights.count, 1, 0.0F);
+    for (; sgd.step <= 3; sgd.step++) {
+        CHECK_CUDA(
+            optimizer_cuda_sgd(&sgd, weights.device, NULL, grad.device, weights.count, stream));
+        optimizer_sgd_ref(&first, weights.expected, velocity.expected, grad.host, weights.count);
+    }
+    check_same("weights", weights);
+    drop(&grad);
+    drop(&velocity);
+}
+
+static void test_sgd_alone(void) {
+    sgd_alone_case(make(1000, 29, 1.0F), make(1000, 30, 10.0F));
+    sgd_alone_case(make(SPECIALS, 29, 1.0F), make_of(specials, SPECIALS, 1));
+}
+
+static void anchor_case(struct array anchor, struct array weights) {
+    const float factors[] = {1.0F, 0.37F}, mixes[] = {0.5F, 0.9F};
+    const int64_t N = anchor.count;
+    for (int i = 0; i < 2; i++) {
+        struct array delta = make_output(N);
+        CHECK_CUDA(
+            anchor_cuda_delta(anchor.device, weights.device, factors[i], delta.device, N, stream));
+        anchor_delta(anchor.host, weights.expected, factors[i], delta.expected, N);
+        check_same("delta", delta);
+        CHECK_CUDA(anchor_cuda_mix(anchor.device, mixes[i], weights.device, N, stream));
+        anchor_mix(anchor.host, mixes[i], weights.expected, N);
+    }
+    check_same("mixed weights", weights);
+    drop(&anchor);
+}
+
+static void test_anchor(void) {
+    const int64_t sizes[] = {1, 31, 256, 1000, 4099};
+    for (int i = 0; i < 5; i++)
+        anchor_case(make(sizes[i], 26, 1.0F), make(sizes[i], 27, 1.0F));
+    anchor_case(make(SPECIALS, 28, 1.0F), make_of(specials, SPECIALS, 1));
+    anchor_case(make_of(specials, SPECIALS, 1), make(SPECIALS, 28, 1.0F));
 }
 
 static double sum_of_squares(struct array grad) {
@@ -205,6 +252,8 @@ int main(void) {
     TEST_RUN(test_many_rows);
     TEST_RUN(test_adamw);
     TEST_RUN(test_sgd);
+    TEST_RUN(test_sgd_alone);
+    TEST_RUN(test_anchor);
     TEST_RUN(test_sum_of_squares);
     TEST_RUN(test_sum_of_many_squares);
     device_tests_end();

@@ -184,7 +184,13 @@ static void check_collectives(int rank, ncclComm_t comm, cudaStream_t stream) {
     for (size_t i = 0; i < count; i++)
         CHECK_NEAR(host[i], rank_value(0, i) * 6.0F, 0.0);
 
-    CHECK_INT(ncclReduceScatter(from, to, count, ncclFloat32, ncclMax, comm, stream), ncclSuccess);
+    CHECK_INT(ncclGroupStart(), ncclSuccess);
+    for (int root = 0; root < RANKS; root++) {
+        size_t at = (size_t)root * count; /* the others' `to` stays as it is */
+        CHECK_INT(ncclReduce(from + at, to, count, ncclFloat32, ncclMax, root, comm, stream),
+                  ncclSuccess);
+    }
+    CHECK_INT(ncclGroupEnd(), ncclSuccess);
     CHECK_CUDA(cudaMemcpyAsync(host, to, bytes, cudaMemcpyDeviceToHost, stream));
     CHECK_CUDA(cudaStreamSynchronize(stream));
     for (size_t i = 0; i < count; i++)

@@ -1,12 +1,18 @@
 /* Proves that the model computes on a CUDA device what it computes on the host: loss and gradient
  * of a step of two accumulated batches, for each case of model_rig.c (both families, heads tied and
  * not, f32 and bf16, dropout, recomputation, odd sizes), step after step with weights that change;
- * the same bits each time; weights that come at the gate, or between two batches; and a model that
- * does not fit.
+ * the same bits each time; weights that come at the gate, or between two batches, or that were
+ * changed on the device; and a model that does not fit.
+ * And that steps of a worker's own (worker/local.h) are the same there as on the host: with the
+ * device's optimizers, frozen blocks and a v that stays after a while, what is reported, and what
+ * an answer makes of it, of fragments, with and without a mix and a reset, and where own weights
+ * are not finite, bit for bit; with a clip, whose norm is added in another order, within a
+ * rounding.
  */
 #include "kernels/device.h"
 #include "tests/model_rig.h"
 #include "tests/test.h"
+#include "worker/local.h"
 
 static struct device *device; /* opened in main */
 
@@ -155,6 +161,187 @@ static void test_weights_between(void) {
     model_rig_close(&rig);
 }
 
+/* Weights that nobody copies: half of them, made there. */
+static void test_own_weights(void) {
+    struct model_rig host, rig;
+    CHECK_INT(model_rig_open(&host, &model_rig_cases[0], NULL), STATUS_OK);
+    CHECK_INT(model_rig_open(&rig, &model_rig_cases[0], device), STATUS_OK);
+    CHECK(model_device_weights(host.model) == NULL);
+    float *own = model_device_weights(rig.model);
+    struct model_batch batch = model_rig_batch(&rig, 0);
+    for (int repeat = 0; repeat < 2; repeat++) {
+        for (uint64_t i = 0; i < rig.plan.value_count; i++)
+            rig.weights[i] = host.weights[i] *= 0.5F;
+        model_set_weights(host.model, host.weights);
+        float loss = model_forward(host.model, &batch, NULL);
+        device_copy(device, DEVICE_COMPUTE, own, rig.weights,
+                    (size_t)rig.plan.value_count * sizeof(float), DEVICE_TO);
+        model_set_weights(rig.model, NULL);
+        CHECK_NEAR(model_forward(rig.model, &batch, NULL), loss, 1e-5);
+    }
+    model_rig_close(&host);
+    model_rig_close(&rig);
+}
+
+/* ---- steps of a worker's own ---- */
+
+/* On the host, or on the device. */
+struct own {
+    struct device *device;
+    struct local local;
+    float *weights, *grad; /* of the device */
+    float *here;           /* [value_count] what goes there or comes from there */
+};
+
+/* Of a gradient that is not finite. */
+enum { UNSOUND = 1000 };
+
+static struct job job;
+static struct plan plan;
+static size_t vector_bytes;
+
+/* Of a model with blocks of odd sizes; words "name=value". */
+static void own_job(const char *text) {
+    static struct options options;
+    struct model_shape shape;
+    char copy[256], *rest = NULL, why[256];
+    uint64_t count = 0;
+    options_init(&options, job_table, job_table_count, &job);
+    CHECK(snprintf(copy, sizeof copy, "%s", text) < (int)sizeof copy);
+    for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+        char *value = strchr(word, '=');
+        *value++ = 0;
+        CHECK_INT(options_set(&options, options_find(&options, word), value, ORIGIN_FLAG, why,
+                              sizeof why),
+                  STATUS_OK);
+    }
+    CHECK_INT(model_shape_parse("gpt2:1x12x3", 19, 9, &shape, why, sizeof why), STATUS_OK);
+    struct tensor *tensors = model_tensors(&shape, &count);
+    struct plan_options planned = job_plan_options(&job, 1);
+    CHECK_INT(plan_build(&plan, tensors, count, &planned), STATUS_OK);
+    free(tensors);
+    vector_bytes = (size_t)plan.value_count * sizeof(float);
+}
+
+static void own_open(struct own *own, struct device *where) {
+    *own = (struct own){.device = where};
+    own->weights = device_take(where, vector_bytes);
+    own->grad = device_take(where, vector_bytes);
+    own->here = memory_zeroed(1, vector_bytes);
+    const struct local_place place = {.device = where, .weights = own->weights, .grad = own->grad};
+    CHECK(inner_can(&job, where));
+    CHECK_INT(local_init(&own->local, &job, &plan, &place), STATUS_OK);
+}
+
+static void own_close(struct own *own) {
+    local_free(&own->local);
+    device_give(own->device, own->weights);
+    device_give(own->device, own->grad);
+    free(own->here);
+}
+
+/* Values in [-size, size], other ones for each seed. */
+static void own_make(float *values, uint32_t seed, float size) {
+    uint32_t state = seed * 2654435761U + 99U;
+    for (uint64_t i = 0; i < plan.value_count; i++) {
+        state = state * 1664525U + 1013904223U;
+        values[i] = size * ((float)(state >> 8) / 8388608.0F - 1.0F);
+    }
+}
+
+static enum status own_step(struct own *own, uint32_t seed) {
+    own_make(own->here, seed, 3.0F);
+    if (seed == UNSOUND) own->here[plan.value_count - 1] = NAN;
+    device_copy(own->device, DEVICE_COMPUTE, own->grad, own->here, vector_bytes, DEVICE_TO);
+    return local_step(&own->local, 0.5, 0.01);
+}
+
+/* The weights, in own->here. */
+static void own_fetch(struct own *own) {
+    device_copy(own->device, DEVICE_COMPUTE, own->here, own->weights, vector_bytes, DEVICE_FROM);
+    CHECK_INT(device_wait(own->device, DEVICE_COMPUTE), STATUS_OK);
+}
+
+/* In the middle of a block that is to be installed. */
+static void own_spoil(struct own *own, uint64_t fragment) {
+    static const float infinity = INFINITY;
+    uint64_t id = 0;
+    while (plan.blocks[id].fragment != fragment)
+        id++;
+    device_copy(own->device, DEVICE_COMPUTE, own->weights + plan.blocks[id].offset + 1, &infinity,
+                sizeof infinity, DEVICE_TO);
+}
+
+/* Two steps, of which the second is left out in turn 1, a report and its answer. */
+static void own_turn(struct own *own, uint32_t turn, const float **delta) {
+    uint64_t fragment = turn % plan.fragment_count;
+    CHECK_INT(own_step(own, 10 * turn), STATUS_OK);
+    CHECK_INT(own_step(own, turn == 1 ? UNSOUND : 10 * turn + 1),
+              turn == 1 ? STATUS_CORRUPT : STATUS_OK);
+    CHECK_INT(local_delta(&own->local, fragment, 0.75, false, delta), STATUS_OK);
+    own_make(own->here, 10 * turn + 2, 1.0F);
+    if (turn == 2 || turn == 3) own_spoil(own, fragment);
+    for (uint64_t id = 0; id < plan.block_count; id++) {
+        const struct plan_block *block = &plan.blocks[id];
+        if (block->fragment != fragment) continue;
+        memcpy(own->local.anchor + block->offset, own->here + block->offset,
+               (size_t)block->count * sizeof(float));
+    }
+    CHECK_INT(local_install(&own->local, fragment), STATUS_OK);
+    own_fetch(own);
+}
+
+static void check_same(const char *what, const float *values, const float *expected,
+                       double tolerance) {
+    for (uint64_t i = 0; i < plan.value_count; i++) {
+        bool same = memcmp(&values[i], &expected[i], sizeof(float)) == 0;
+        if (same || fabs((double)values[i] - (double)expected[i]) <= tolerance) continue;
+        fprintf(stderr, "%s [%llu] is %a, expected %a\n", what, (unsigned long long)i,
+                (double)values[i], (double)expected[i]);
+        exit(1);
+    }
+}
+
+static void local_case(const char *options, double tolerance) {
+    struct own host, there;
+    const float *expected = NULL, *delta = NULL;
+    printf("  %s\n", options);
+    own_job(options);
+    own_open(&host, device_host());
+    own_open(&there, device);
+    for (struct own *own = &host; own != NULL; own = own == &host ? &there : NULL) {
+        own_make(own->local.anchor, 77, 1.0F);
+        CHECK_INT(local_install(&own->local, LOCAL_ALL), STATUS_OK);
+    }
+    for (uint32_t turn = 0; turn < 4; turn++) {
+        own_turn(&host, turn, &expected);
+        own_turn(&there, turn, &delta);
+        check_same("delta", delta, expected, tolerance);
+        check_same("weights", there.here, host.here, tolerance);
+        for (uint64_t id = 0; id < plan.block_count; id++)
+            CHECK_INT(there.local.inner.blocks[id].updates, host.local.inner.blocks[id].updates);
+    }
+    own_close(&host);
+    own_close(&there);
+    plan_free(&plan);
+}
+
+static void test_local(void) {
+    local_case("mode=local:2 clip=0 block-values=101", 0);
+    local_case("mode=diloco:2 clip=0 block-values=100 fragments=2 mix=0.5 inner-state=reset", 0);
+    local_case(
+        "mode=diloco:2 clip=0 freeze-v-after=2 fragments=2 rates=*.wte.weight=0,*.ln_1.*=0.5", 0);
+    local_case("mode=local:2 clip=0 optimizer=sgd momentum=0.9 mix=0.25", 0);
+    local_case("mode=local:2 clip=0 optimizer=sgd momentum=0", 0);
+    local_case("mode=local:2 clip=1 optimizer=sgd", 1e-6);
+    own_job("mode=local:2 optimizer=lion");
+    CHECK(!inner_can(&job, device));
+    plan_free(&plan);
+    own_job("mode=local:2 moments=bf16");
+    CHECK(!inner_can(&job, device));
+    plan_free(&plan);
+}
+
 static void test_no_memory(void) {
     struct device_memory before, after;
     struct model_rig rig;
@@ -174,6 +361,8 @@ int main(void) {
     TEST_RUN(test_repeats_bit_for_bit);
     TEST_RUN(test_gate);
     TEST_RUN(test_weights_between);
+    TEST_RUN(test_own_weights);
+    TEST_RUN(test_local);
     TEST_RUN(test_no_memory);
     device_close(device);
     return 0;

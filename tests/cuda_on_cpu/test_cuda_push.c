@@ -1,10 +1,11 @@
-/* Proves that an exchange sends the same pushes whether their values are on the host or on a CUDA
- * device: for codecs with noise, feedback and a dense start, report after report, each frame and
- * the commit are, byte for byte, those of a twin that encodes on the host. Values come late: they
- * are computed behind the event that goes with them, and nothing leaves, is settled or is repeated
- * before its payload is done, the commit last. A device that fails or hangs while it encodes says
- * so, and what it had done before has left. Where the device lacks a codec or memory, the host
- * encodes, and nothing stays behind.
+/* Proves that an exchange sends the same pushes whether their values are on the host, on a CUDA
+ * device or, each block's, on one of two: for codecs with noise, feedback and a dense start, report
+ * after report, each frame and the commit are, byte for byte, those of a twin that encodes on the
+ * host. Values come late: they are computed behind the event that goes with them, and nothing
+ * leaves, is settled or is repeated before its payload is done, the commit last. A device that
+ * fails or hangs while it encodes says so, and what it and the other one had done before has left;
+ * what is done when the group that makes the values has ended does not leave. Where a device lacks
+ * a codec or memory, the host encodes, and nothing stays behind.
  *
  * What the device says can be bent: its table of functions is a copy with a few others in it.
  */
@@ -12,7 +13,10 @@
 #include "tests/exchange_rig.h"
 #include "tests/test.h"
 
-static struct device *device;
+enum { DEVICES = 2 };
+
+static struct device *devices[DEVICES];
+static int device_total; /* that are here, at most these */
 static const struct device_backend *real;
 static struct device_backend bent;
 
@@ -42,31 +46,45 @@ static void give(struct device *of, void *memory) {
     real->give(of, memory);
 }
 
-static void bend(void) {
+static void bend(int which) {
     bent = *real;
     bent.take = take;
     bent.give = give;
     bent.event_done = event_done;
-    device->backend = &bent;
+    devices[which]->backend = &bent;
     holds = false;
     events_left = takes_left = -1;
 }
 
 static void unbend(void) {
-    device->backend = real;
+    for (int i = 0; i < device_total; i++)
+        devices[i]->backend = real;
 }
 
-/* ---- an exchange, with its values on the device or, for NULL, on the host ---- */
+/* Members of a group that ends when the test says so. */
+static enum status group_state = STATUS_OK;
+
+static enum status ask_group(struct group *group) {
+    (void)group;
+    return group_state;
+}
+
+static const struct group_ops told_ops = {.status = ask_group};
+static struct group told = {.ops = &told_ops, .count = DEVICES};
+
+/* ---- an exchange, with its values on so many devices, or on the host ---- */
 
 struct push_rig {
     struct rig rig;
-    struct device *device;
-    float *values; /* [VALUES] the host's, pinned where there is a device */
-    float *there;  /* [VALUES] the device's */
-    struct device_event *ready;
+    int count;
+    float *values;         /* [VALUES] the host's, pinned */
+    float *there[DEVICES]; /* [VALUES] each device's */
+    struct device_event *ready[DEVICES];
 };
 
-static void open_rig(struct push_rig *push_rig, const char *push, struct device *of) {
+static void open_rig(struct push_rig *push_rig, const char *push, int count) {
+    const struct exchange_devices used = {
+        .devices = devices, .count = count, .group = count > 1 ? &told : NULL};
     struct rig *rig = &push_rig->rig;
     rig_open(rig, RANK, "none");
     exchange_free(&rig->exchange);
@@ -74,21 +92,26 @@ static void open_rig(struct push_rig *push_rig, const char *push, struct device 
     (void)snprintf(rig->job.push_policy, sizeof rig->job.push_policy, "all");
     rig->job.dense_warmup = 1;
     rig->job.density_schedule = 0;
-    rig_exchange(rig, RANK, of);
-    push_rig->device = of;
-    push_rig->values = real->take_pinned(device, VALUES * sizeof(float));
-    push_rig->there = real->take(device, VALUES * sizeof(float));
-    push_rig->ready = device_event_open(device);
-    CHECK(push_rig->values != NULL && push_rig->there != NULL);
+    rig_exchange(rig, RANK, count > 0 ? &used : NULL);
+    push_rig->count = count;
+    push_rig->values = real->take_pinned(devices[0], VALUES * sizeof(float));
+    CHECK(push_rig->values != NULL);
+    for (int i = 0; i < count; i++) {
+        push_rig->there[i] = real->take(devices[i], VALUES * sizeof(float));
+        push_rig->ready[i] = device_event_open(devices[i]);
+        CHECK(push_rig->there[i] != NULL);
+    }
 }
 
 static void close_rig(struct push_rig *push_rig) {
     exchange_leave_device(&push_rig->rig.exchange);
     rig_close(&push_rig->rig);
-    CHECK_INT(device_wait(device, DEVICE_COMPUTE), STATUS_OK);
-    real->give_pinned(device, push_rig->values);
-    real->give(device, push_rig->there);
-    device_event_close(device, push_rig->ready);
+    for (int i = 0; i < push_rig->count; i++) {
+        CHECK_INT(device_wait(devices[i], DEVICE_COMPUTE), STATUS_OK);
+        real->give(devices[i], push_rig->there[i]);
+        device_event_close(devices[i], push_rig->ready[i]);
+    }
+    real->give_pinned(devices[0], push_rig->values);
 }
 
 static void set_values(struct push_rig *push_rig, uint64_t seq) {
@@ -108,11 +131,13 @@ static void push_all(struct push_rig *push_rig, uint64_t seq) {
             CHECK_INT(exchange_push(&rig->exchange, &report, id, push_rig->values + at), STATUS_OK);
             continue;
         }
-        device_copy(device, DEVICE_COMPUTE, push_rig->there + at, push_rig->values + at,
+        int owner = push_rig->count > 1 ? (int)(id % DEVICES) : 0; /* of blocks of 4, 4, 4, 3 */
+        struct device *device = devices[owner];
+        device_copy(device, DEVICE_COMPUTE, push_rig->there[owner] + at, push_rig->values + at,
                     rig_count(rig, id) * sizeof(float), DEVICE_TO);
-        device_event_record(device, push_rig->ready, DEVICE_COMPUTE);
-        CHECK_INT(exchange_push_device(&rig->exchange, &report, id, push_rig->there + at,
-                                       push_rig->ready),
+        device_event_record(device, push_rig->ready[owner], DEVICE_COMPUTE);
+        CHECK_INT(exchange_push_device(&rig->exchange, &report, id, push_rig->there[owner] + at,
+                                       push_rig->ready[owner]),
                   STATUS_OK);
     }
     exchange_commit(&rig->exchange, seq);
@@ -166,10 +191,10 @@ static void answer_all(struct rig *rig, uint64_t seq) {
 
 /* ---- the cases ---- */
 
-static void check_codec(const char *push) {
+static void check_codec(const char *push, int count) {
     static struct push_rig here, host;
-    open_rig(&here, push, device);
-    open_rig(&host, push, NULL);
+    open_rig(&here, push, count);
+    open_rig(&host, push, 0);
     CHECK(exchange_on_device(&here.rig.exchange) && !exchange_on_device(&host.rig.exchange));
     rig_start(&here.rig);
     rig_start(&host.rig);
@@ -200,14 +225,16 @@ static void check_codec(const char *push) {
 static void test_same_pushes(void) {
     static const char *const pushes[] = {"none",        "int8",         "int4:sr,had",  "onebit,ef",
                                          "topk:0.3,ef", "int8,ef=loco", "randk:0.4,ef", "fp8:e5m2"};
-    for (size_t i = 0; i < sizeof pushes / sizeof pushes[0]; i++)
-        check_codec(pushes[i]);
+    for (size_t i = 0; i < sizeof pushes / sizeof pushes[0]; i++) {
+        for (int count = 1; count <= device_total; count++)
+            check_codec(pushes[i], count);
+    }
 }
 
-/* Report 1 is pushed, and the bent device holds it. Returns the sends before. */
-static uint32_t open_held(struct push_rig *here, const char *push) {
-    bend();
-    open_rig(here, push, device);
+/* Report 1 is pushed, and the last of so many devices holds it. Returns the sends before. */
+static uint32_t open_held(struct push_rig *here, const char *push, int count) {
+    bend(count - 1);
+    open_rig(here, push, count);
     rig_start(&here->rig);
     uint32_t sends = here->rig.fake.send_count;
     holds = true;
@@ -218,7 +245,7 @@ static uint32_t open_held(struct push_rig *here, const char *push) {
 
 static void test_waits(void) {
     static struct push_rig here;
-    uint32_t sends = open_held(&here, "int8,ef");
+    uint32_t sends = open_held(&here, "int8,ef", 1);
     struct exchange *exchange = &here.rig.exchange;
     for (int i = 0; i < 11; i++) {
         rig_poll(&here.rig);
@@ -242,10 +269,13 @@ static void test_waits(void) {
     unbend();
 }
 
-static void test_hangs(void) {
+/* The last of so many devices: the blocks of the other one leave. */
+static void check_hang(int count) {
     static struct push_rig here;
-    uint32_t sends = open_held(&here, "int8");
+    const uint32_t others = count > 1 ? BLOCKS / 2 : 0;
+    uint32_t sends = open_held(&here, "int8", count);
     struct exchange *exchange = &here.rig.exchange;
+    poll_until_sent(&here.rig, sends + others);
     rig_poll(&here.rig);
     here.rig.now_ns += 12 * 10 * CLOCK_S;
     rig_poll(&here.rig);
@@ -254,7 +284,31 @@ static void test_hangs(void) {
     rig_poll(&here.rig);
     CHECK_INT(exchange->device_status, STATUS_TIMEOUT);
     CHECK(!exchange_encodes(exchange) && !exchange_settled(exchange));
-    CHECK_INT(here.rig.fake.send_count, sends);
+    CHECK_INT(here.rig.fake.send_count, sends + others);
+    fake_channel_finish_all(&here.rig.fake);
+    rig_poll(&here.rig);
+    close_rig(&here);
+    unbend();
+}
+
+static void test_hangs(void) {
+    for (int count = 1; count <= device_total; count++)
+        check_hang(count);
+}
+
+/* What waited for a group's sums is let go when the group ends. */
+static void test_group_ends(void) {
+    static struct push_rig here;
+    uint32_t sends = open_held(&here, "int8", DEVICES);
+    poll_until_sent(&here.rig, sends + BLOCKS / 2);
+    group_state = STATUS_PEER_LOST;
+    holds = false;
+    rig_poll(&here.rig);
+    CHECK_INT(here.rig.exchange.device_status, STATUS_DEVICE);
+    CHECK_INT(here.rig.fake.send_count, sends + BLOCKS / 2);
+    group_state = STATUS_OK;
+    fake_channel_finish_all(&here.rig.fake);
+    rig_poll(&here.rig);
     close_rig(&here);
     unbend();
 }
@@ -263,8 +317,8 @@ static void test_hangs(void) {
 static void test_fails(void) {
     static struct push_rig here;
     for (int64_t good = 0; good < BLOCKS; good++) {
-        bend();
-        open_rig(&here, "int8", device);
+        bend(0);
+        open_rig(&here, "int8", 1);
         rig_start(&here.rig);
         uint32_t sends = here.rig.fake.send_count;
         events_left = good;
@@ -284,15 +338,17 @@ static void test_fails(void) {
     }
 }
 
-/* At each piece. */
-static void test_no_memory(void) {
+/* At each piece of the last of so many devices. */
+static void check_no_memory(int count) {
     static struct push_rig here;
+    struct device_memory before, after;
     bool on_device = false;
+    device_memory(devices[0], &before);
     for (int64_t pieces = 0; !on_device; pieces++) {
         CHECK(pieces < 16);
-        bend();
+        bend(count - 1);
         takes_left = pieces;
-        open_rig(&here, "int8,ef", device);
+        open_rig(&here, "int8,ef", count);
         on_device = exchange_on_device(&here.rig.exchange);
         rig_start(&here.rig);
         uint32_t sends = here.rig.fake.send_count;
@@ -302,30 +358,42 @@ static void test_no_memory(void) {
         answer_all(&here.rig, 1);
         close_rig(&here);
         CHECK_INT(taken, 0);
+        device_memory(devices[0], &after);
+        CHECK_INT(after.used, before.used);
         unbend();
     }
+}
+
+static void test_no_memory(void) {
+    for (int count = 1; count <= device_total; count++)
+        check_no_memory(count);
 }
 
 static void test_other_codecs(void) {
     static const char *const pushes[] = {"topk:0.3,global", "powersgd:1,ef", "int8+zstd"};
     static struct push_rig here;
     for (size_t i = 0; i < sizeof pushes / sizeof pushes[0]; i++) {
-        open_rig(&here, pushes[i], device);
+        open_rig(&here, pushes[i], device_total);
         CHECK(!exchange_on_device(&here.rig.exchange));
         close_rig(&here);
     }
 }
 
 int main(void) {
-    if (device_count(DEVICE_CUDA) == 0) TEST_SKIP("no CUDA device");
-    CHECK_INT(device_open(&device, DEVICE_CUDA, 0), STATUS_OK);
-    real = device->backend;
+    device_total = device_count(DEVICE_CUDA);
+    if (device_total == 0) TEST_SKIP("no CUDA device");
+    if (device_total > DEVICES) device_total = DEVICES;
+    for (int i = 0; i < device_total; i++)
+        CHECK_INT(device_open(&devices[i], DEVICE_CUDA, i), STATUS_OK);
+    real = devices[0]->backend;
     TEST_RUN(test_same_pushes);
     TEST_RUN(test_waits);
     TEST_RUN(test_hangs);
+    if (device_total == DEVICES) TEST_RUN(test_group_ends);
     TEST_RUN(test_fails);
     TEST_RUN(test_no_memory);
     TEST_RUN(test_other_codecs);
-    device_close(device);
+    for (int i = 0; i < device_total; i++)
+        device_close(devices[i]);
     return 0;
 }

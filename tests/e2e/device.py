@@ -63,13 +63,30 @@ def trains_as_the_cpu(cluster):
 
 
 def other_modes(cluster):
-    """steps of the worker's own, whose gradients are wanted on the host, and pushes that are not
-    answered by rounds, end as on the CPU; also on the second device"""
-    for options in (["--mode", "diloco:2", "--steps", 4], ["--mode", "async", "--steps", 3]):
-        options = ["--model", MODELS[0], "--lr", 0.01, *options, *EXACT]
-        _, _, final = run(cluster, "cpu", *options, worker_options=["--compute", "f32"])
-        _, _, last = run(cluster, "cuda:1", *options, worker_options=["--compute", "f32"])
-        expect_near(last, final, 1e-4, "the loss at the end")
+    """pushes that are not answered by rounds, and steps of the worker's own, end as on the CPU,
+    also on the second device; such steps are made there, and what came of them is encoded there,
+    in parts that come late, with a validation of the worker's own weights in between; with an
+    optimizer that the device lacks they are made on the host, and a line says why"""
+    there = "on cuda:1$"
+    parts = ["--fragments", 2, "--overlap", 1, "--mix", 0.5, "--inner-state", "reset"]
+    for options, line in (
+            (["--mode", "async", "--steps", 2], None),
+            (["--mode", "local:2", "--steps", 3, "--accumulate", 2, "--optimizer", "sgd"], there),
+            (["--mode", "diloco:4", "--steps", 6, "--freeze-v-after", 2, *parts], there),
+            (["--mode", "diloco:1", "--steps", 1, "--optimizer", "lion"],
+             "on the host: the device has only adamw and sgd")):
+        options = ["--model", MODELS[0], "--lr", 0.01, *EXACT, *options]
+        mine = ["--compute", "f32", "--eval-every", 2, "--eval-batches", 1]
+        _, wanted, final = run(cluster, "cpu", *options, worker_options=mine)
+        worker, losses, last = run(cluster, "cuda:1", *options, worker_options=mine)
+        expect_equal(len(losses), len(wanted), "steps")
+        if line is not None:
+            worker.expect_line(f" info local steps are made {line}")
+        if line == there:
+            worker.expect_line(f" info pushes are encoded {line}")
+        for step, (loss, other) in enumerate(zip(losses, wanted)):
+            expect_near(loss, other, 1e-4, f"{options}: loss of step {step + 1}")
+        expect_near(last, final, 1e-4, f"{options}: the loss at the end")
 
 
 def in_bf16_with_a_cpu(cluster):
@@ -93,18 +110,20 @@ def in_bf16_with_a_cpu(cluster):
 
 
 def planned(cluster):
-    """`rubato plan` tells what the model then takes of the device, alone or of two that share the
-    batch, in each number type: all but cuBLAS's workspace, to the last digit that is printed"""
-    for device, compute in (("cuda:1", "f32"), ("cuda:0,1", "bf16")):
-        job = ["--model", "llama:1x64x4x2", "--seq-len", 64, "--batch", 4, "--vocab", 2000]
+    """`rubato plan` tells what a worker then takes of the device, with steps of its own, or of two
+    that share the batch, in each number type, with encoders and what one holds back: all but
+    cuBLAS's workspace, to the last digit that is printed"""
+    for device, compute, *mode in (("cuda:1", "f32", "--mode", "diloco:1", "--push", "int8,ef"),
+                                   ("cuda:0,1", "bf16", "--push", "int8")):
+        job = ["--model", "llama:1x64x4x2", "--seq-len", 64, "--batch", 4, "--vocab", 2000,
+               "--steps", 1, *mode]
         own = ["--device", device, "--compute", compute, "--recompute", "attention"]
         plan = cluster.start("plan", [cluster.program("rubato"), "plan", *map(str, [*job, *own])])
         plan.wait_exit(0)
         name = "each of its devices" if "," in device else "its device"
         (total,) = [line.split()[-1] for line in plan.out().splitlines() if line.startswith(name)]
         folder = cluster.path(f"planned{compute}")
-        # Of two devices, and with steps of its own, a worker encodes on the host.
-        server = cluster.coordinator(*job, "--mode", "local:1", "--steps", 1, servers=1, workers=1)
+        server = cluster.coordinator(*job, servers=1, workers=1)
         worker = cluster.worker(*own, "--sample-tokens", 0, "--eval-batches", 1, "--run-dir",
                                 folder, name=f"planned {compute}")
         for process in (worker, server):
@@ -118,14 +137,16 @@ def planned(cluster):
 
 def profiled(cluster):
     """the phases are NVTX ranges, which nest, and --profile-steps lets a profiler record the steps
-    that it names, also where the next forward overlaps; the host refuses it, and a step that the
-    job has not"""
+    that it names, also where the next forward overlaps, and in local modes, which have two more;
+    the host refuses it, and a step that the job has not"""
     marks = cluster.path("marks")
     stand_in = os.path.join(os.environ["LD_LIBRARY_PATH"].split(":")[0], "libcudart.so.13")
     environment = {"CUDA_ON_CPU_MARKS": marks, "NVTX_INJECTION64_PATH": stand_in}
-    for number, overlap in enumerate(("--forward-overlap", "--no-forward-overlap")):
-        server = cluster.coordinator("--model", MODELS[0], "--steps", 6, *SHAPE, servers=1,
-                                     workers=1)
+    for number, (overlap, mode) in enumerate((("--forward-overlap", "sync"),
+                                              ("--no-forward-overlap", "diloco:2"))):
+        local = mode != "sync"
+        server = cluster.coordinator("--model", MODELS[0], "--steps", 6, "--mode", mode, *SHAPE,
+                                     servers=1, workers=1)
         worker = cluster.worker("--device", "cuda:0", "--profile-steps", "2:3", overlap,
                                 "--eval-every", 3, "--eval-batches", 1, "--accumulate", 2,
                                 "--compute", "tf32", "--peak-tflops", 1, "--progress", "line",
@@ -147,7 +168,8 @@ def profiled(cluster):
             expect_equal(depth, 0, "ranges that did not end")
         expect_equal([lines.count(word) for word in ("start", "stop")], [1, 1], "starts and stops")
         for name, all_count, count in (("step", 6, 2), ("forward", 12, 4), ("backward", 12, 4),
-                                       ("validation", 2, 0)):
+                                       ("validation", 2, 0), ("optimizer", 6 * local, 2 * local),
+                                       ("push", 3 * local, local)):
             expect_equal(lines.count(f"begin {name}"), all_count, f"ranges of {name}")
             expect_equal(steps.count(f"begin {name}"), count, f"recorded ranges of {name}")
         expect(lines.count("begin wait") > 0, "there is no wait")
@@ -166,18 +188,25 @@ def profiled(cluster):
 def encodes_pushes(cluster):
     """pushes are encoded where the gradient is, with the bits that the host gives them: with codecs
     that round at random, hold back and start dense, the model at the end is, byte for byte, that of
-    the same job where one block is packed by zstd, so that the host encodes"""
+    the same job where one block is packed by zstd, so that the host encodes; also of two devices,
+    each of which sums and encodes some of the blocks, after two batches a step; and what has come
+    of local steps"""
     job = ["--model", MODELS[0], "--steps", 3, "--lr", 0.01, "--dense-warmup", 1,
-           "--density-schedule", 0, "--seq-len", 8, "--batch", 1, "--block-values", 5000]
-    for push in ("int8", "int4:sr,had", "onebit,ef", "topk:0.01,ef"):
+           "--density-schedule", 0, "--seq-len", 8]
+    one = ["cuda:0", "", "--batch", 1, "--block-values", 5000]
+    two = ["cuda:0,1", "*.mlp.* topk:0.01,ef\n", "--batch", 2, "--block-values", 1000,
+           "--accumulate", 2]
+    local = [*one, "--mode", "diloco:1"]
+    for push, (device, more, *own) in (("int8", one), ("int4:sr,had", one), ("onebit,ef", one),
+                                       ("topk:0.01,ef", one), ("int8", two), ("int8,ef", local)):
         models, kept = [], []
-        for codec, line in (("none", "cuda:0"), ("none+zstd", r"the host: .* no codec none\+zstd")):
-            folder = cluster.path(f"{push}-{codec}".replace(":", "-"))
-            policy = cluster.write(codec, f"*.ln_1.weight {codec}\n".encode())
-            server = cluster.coordinator("--push", push, "--push-policy", policy, *job, servers=1,
-                                         workers=1)
-            worker = cluster.worker("--device", "cuda:0", "--run-dir", folder, "--eval-batches", 1,
-                                    name=f"worker {push} {codec}")
+        for codec, line in (("none", device), ("none+zstd", r"the host: .* no codec none\+zstd")):
+            folder = cluster.path(f"{device}-{push}-{codec}".replace(":", "-"))
+            policy = cluster.write(codec, f"{more}*.ln_1.weight {codec}\n".encode())
+            server = cluster.coordinator("--push", push, "--push-policy", policy, *job, *own,
+                                         servers=1, workers=1)
+            worker = cluster.worker("--device", device, "--run-dir", folder, "--eval-batches", 1,
+                                    name=f"worker {device} {push} {codec}")
             for process in (worker, server):
                 process.wait_exit(0)
             worker.expect_line(f" info pushes are encoded on {line}$")
@@ -187,19 +216,57 @@ def encodes_pushes(cluster):
         expect(models[0] == models[1], f"{push}: the models differ")
         for mine, wanted in zip(*kept):
             expect_near(mine, wanted, 1e-4, f"{push}: residual_norm")
-        expect_equal(kept[0][-1] > 0, push.endswith("ef"), f"{push}: something is held back")
+        expect_equal(kept[0][-1] > 0, "ef" in push + more, f"{push}: something is held back")
+
+
+def sends_from_the_device(cluster):
+    """where UCX knows CUDA and all goes by RDMA, as ucx_cuda.c pretends, payloads of one device
+    never come to the host: the model at the end is, byte for byte, that of the same job without;
+    where shared memory or TCP may be used, and of two devices, they do come"""
+    preload = os.path.join(os.environ["LD_LIBRARY_PATH"].split(":")[0], "libucx_cuda.so")
+    job = ["--model", MODELS[0], "--steps", 3, "--lr", 0.01, "--push", "int8,ef", *SHAPE]
+    ucx = ["--channel", "ucx", "--net-devices", "lo"]
+    models, marks = [], cluster.path("sent")
+    for number, (device, channel) in enumerate((
+            ("cuda:0", [*ucx, "--tls", "ud"]), ("cuda:0", [*ucx, "--tls", "tcp,ud"]),
+            ("cuda:0", ["--channel", "auto"]), ("cuda:0,1", [*ucx, "--tls", "ud"]))):
+        run_dir = cluster.path(f"sends{number}")
+        server = cluster.coordinator(*job, servers=1, workers=1)
+        worker = cluster.worker("--device", device, "--run-dir", run_dir, "--eval-batches", 1,
+                                *channel, name=f"sends {number}",
+                                environment={"UCX_CUDA_MARKS": marks, "LD_PRELOAD": preload})
+        for process in (worker, server):
+            process.wait_exit(0)
+        said = [line for line in worker.lines("info") if "leave from the memory" in line]
+        expect_equal(len(said), number == 0, "lines that say so")
+        expect_equal(os.path.exists(marks), number == 0, "payloads were sent from a device")
+        if number == 0:
+            with open(marks, encoding="utf-8") as file:
+                sizes = [int(line) for line in file]
+            os.remove(marks)
+            expect(min(sizes) <= 240 < max(sizes), f"payloads of all sizes: {sizes}")
+        with open(os.path.join(run_dir, "model.safetensors"), "rb") as file:
+            models.append(file.read())
+    expect(models[0] == models[1] == models[2], "the models differ")
 
 
 def fails_while_encoding(cluster):
     """a device that fails while it encodes the pushes of a step ends the worker with one line, and
-    the server with it"""
-    server = cluster.coordinator("--model", MODELS[0], "--push", "int8", *SHAPE, servers=1,
-                                 workers=1)
-    worker = cluster.worker("--device", "cuda:0", environment={"CUDA_ON_CPU_FAIL": "3:200"})
-    worker.wait_exit(72)
-    server.wait_exit(69)
-    worker.expect_line(r" error cuda:0 .* failed: .*what it computes is worth nothing")
-    expect_equal(len(worker.lines("error")), 1, "error lines")
+    the server with it; and so does the second of two, while it encodes or sums; in local modes also
+    at work of the first weights, of a report, and of its answer"""
+    local = ["--mode", "local:1", "--mix", 0.5]
+    for device, work, *mode in (("cuda:0", "3:200"), ("cuda:0,1", "7:100"), ("cuda:0,1", "6:30"),
+                                ("cuda:0", "3:90", *local), ("cuda:0", "0:60", *local),
+                                ("cuda:0", "0:305", *local), ("cuda:0", "0:350", *local)):
+        server = cluster.coordinator("--model", MODELS[0], "--push", "int8", *SHAPE, *mode,
+                                     servers=1, workers=1)
+        worker = cluster.worker("--device", device, environment={"CUDA_ON_CPU_FAIL": work},
+                                name=f"worker {work}")
+        worker.wait_exit(72)
+        server.wait_exit(69)
+        worker.expect_line(r" error cuda:[01] .* failed: .*what it computes is worth nothing")
+        if device == "cuda:0":
+            expect_equal(len(worker.lines("error")), 1, "error lines")
 
 
 def refusals(cluster):
@@ -240,4 +307,5 @@ def on_two_devices(cluster):
 
 if __name__ == "__main__":
     main(__doc__, [trains_as_the_cpu, other_modes, in_bf16_with_a_cpu, planned, profiled,
-                   encodes_pushes, fails_while_encoding, refusals, on_two_devices])
+                   encodes_pushes, sends_from_the_device,
+                   fails_while_encoding, refusals, on_two_devices])
