@@ -2,7 +2,8 @@
  *
  *   steps    AdamW with moments in f32, bf16 and int8 over memory much larger than the caches,
  *            against memcpy and against a pass that reads and writes what AdamW does (28 bytes a
- *            value) with next to no arithmetic; also with several threads, and against PyTorch
+ *            value) with next to no arithmetic; also with several threads, and against the AdamW
+ *            of PyTorch or DeepSpeed on one thread
  *   fused    a push of int8, decoded, stepped and encoded as bf16, by the shard's own code in one
  *            pass, against AdamW alone, and against the three one after the other
  *   workers  a whole shard's time for a pushed block with 1 to 128 simulated workers
@@ -51,8 +52,8 @@ static bool check_part(const char *text, char *why, size_t why_bytes) {
 }
 
 static bool check_peer(const char *text, char *why, size_t why_bytes) {
-    (void)snprintf(why, why_bytes, "torch, or nothing");
-    return text[0] == '\0' || strcmp(text, "torch") == 0;
+    (void)snprintf(why, why_bytes, "torch, deepspeed, or nothing");
+    return text[0] == '\0' || strcmp(text, "torch") == 0 || strcmp(text, "deepspeed") == 0;
 }
 
 #define AT(field) offsetof(struct bench, field)
@@ -65,9 +66,10 @@ static const struct option table[] = {
     {"turns", OPTION_INT, "7", 1, TURNS_MAX, "turns", "of each thing", false, 1, AT(turns), NULL},
     {"threads", OPTION_INT, "2", 1, 64, "threads", "that step at once, besides one alone", false, 1,
      AT(threads), NULL},
-    {"peer", OPTION_TEXT, "", 0, 0, "", "what to measure AdamW in turns with: torch, or nothing",
-     false, 1, AT(peer), check_peer},
-    {"python", OPTION_TEXT, "python3", 0, 0, "file", "the Python of --peer torch", false, 1,
+    {"peer", OPTION_TEXT, "", 0, 0, "",
+     "what to measure AdamW in turns with: torch, deepspeed, or nothing", false, 1, AT(peer),
+     check_peer},
+    {"python", OPTION_TEXT, "python3", 0, 0, "file", "the Python that has the peer", false, 1,
      AT(python), NULL},
     {"script", OPTION_TEXT, RUBATO_BENCH_FOLDER "/peer_adamw.py", 0, 0, "file",
      "the peer's program", false, 1, AT(script), NULL},
@@ -194,26 +196,49 @@ static void measure_workers(const struct bench *bench, const char *mode) {
 
 /* ---- the peer ---- */
 
+/* A turn is a step of ours, then one of theirs; the first is not counted. */
+static enum status take_turns(const struct bench *bench, struct peer *peer, double *ours,
+                              double *theirs) {
+    struct server_step steps;
+    enum status status = STATUS_OK;
+    server_step_open(&steps, bench->blocks * BLOCK_VALUES);
+    for (int64_t turn = -1; turn < bench->turns && status == STATUS_OK; turn++) {
+        size_t at = turn < 0 ? 0 : (size_t)turn;
+        ours[at] = server_step_make(&steps);
+        status = peer_steps(peer, 1, &theirs[at]);
+    }
+    server_step_close(&steps);
+    return status;
+}
+
+/* form: peer_adamw.py has them. */
 static enum status measure_peer(const struct bench *bench, const char *form) {
     char values[32];
-    double theirs[TURNS_MAX];
+    double ours[TURNS_MAX] = {0}, theirs[TURNS_MAX] = {0}, ratios[TURNS_MAX];
+    size_t turns = (size_t)bench->turns;
     struct peer peer;
     (void)snprintf(values, sizeof values, "%" PRId64, bench->blocks * BLOCK_VALUES);
     char *argv[] = {(char *)bench->python, (char *)bench->script, values, (char *)form, NULL};
     enum status status = peer_open(&peer, argv);
-    double ours = 0, count = (double)bench->blocks * BLOCK_VALUES;
+    if (status == STATUS_OK) status = take_turns(bench, &peer, ours, theirs);
     if (status == STATUS_OK) {
-        printf("%s:\n", peer.ready);
-        ours = server_step_measure(bench->blocks * BLOCK_VALUES, bench->turns, 1);
-        status = peer_steps(&peer, (int)bench->turns, theirs);
-    }
-    if (status == STATUS_OK) {
-        double seconds = median(theirs, (size_t)bench->turns);
-        printf("    the peer    %6.2f ns a value; adamw f32 is %.2f times as fast\n",
-               seconds / count * 1e9, seconds / ours);
+        double count = (double)bench->blocks * BLOCK_VALUES;
+        for (size_t i = 0; i < turns; i++) {
+            ratios[i] = theirs[i] / ours[i];
+        }
+        printf("%s: %.2f ns a value; adamw f32 %.2f ns, %.2f times as fast\n", peer.ready,
+               median(theirs, turns) / count * 1e9, median(ours, turns) / count * 1e9,
+               median(ratios, turns));
     }
     peer_close(&peer);
     return status;
+}
+
+static enum status measure_peers(const struct bench *bench) {
+    if (bench->peer[0] == '\0') return STATUS_OK;
+    if (strcmp(bench->peer, "deepspeed") == 0) return measure_peer(bench, "deepspeed");
+    TRY(measure_peer(bench, "default"));
+    return measure_peer(bench, "fused");
 }
 
 int main(int argc, char **argv) {
@@ -227,11 +252,10 @@ int main(int argc, char **argv) {
     if (options_parse(&options, 1, argc, argv) != STATUS_OK) return EXIT_CODE_USAGE;
     enum status status = STATUS_OK;
     if (wants(&bench, "steps")) {
-        (void)server_step_measure(bench.blocks * BLOCK_VALUES, bench.turns, 1);
+        server_step_measure(bench.blocks * BLOCK_VALUES, bench.turns, 1);
         if (bench.threads > 1)
-            (void)server_step_measure(bench.blocks * BLOCK_VALUES, bench.turns, bench.threads);
-        if (bench.peer[0] != '\0') status = measure_peer(&bench, "default");
-        if (bench.peer[0] != '\0' && status == STATUS_OK) status = measure_peer(&bench, "fused");
+            server_step_measure(bench.blocks * BLOCK_VALUES, bench.turns, bench.threads);
+        status = measure_peers(&bench);
     }
     if (wants(&bench, "fused")) measure_fused(&bench);
     if (wants(&bench, "workers")) {

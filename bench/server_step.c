@@ -1,7 +1,6 @@
 #include "bench/server_step.h"
 
 #include "base/assert.h"
-#include "base/memory.h"
 #include "bench/cpu_time.h"
 #include "bench/median.h"
 #include "kernels/dispatch.h"
@@ -146,7 +145,7 @@ static void print_table(const struct turns *turns, int64_t threads) {
     free(ratios);
 }
 
-double server_step_measure(int64_t values, int64_t turns, int64_t threads) {
+void server_step_measure(int64_t values, int64_t turns, int64_t threads) {
     struct turns *all = memory_zeroed((size_t)threads, sizeof *all);
     pthread_barrier_t barrier;
     ASSERT(pthread_barrier_init(&barrier, NULL, (unsigned)threads) == 0);
@@ -161,7 +160,6 @@ double server_step_measure(int64_t values, int64_t turns, int64_t threads) {
         (void)pthread_join(all[t].thread, NULL);
     }
     print_table(all, threads);
-    double seconds = median(all[0].seconds[ADAMW], (size_t)turns);
     for (int64_t t = 0; t < threads; t++) {
         for (int thing = 0; thing < THINGS; thing++) {
             free(all[t].seconds[thing]);
@@ -169,5 +167,23 @@ double server_step_measure(int64_t values, int64_t turns, int64_t threads) {
     }
     (void)pthread_barrier_destroy(&barrier);
     free(all);
-    return seconds;
+}
+
+void server_step_open(struct server_step *steps, int64_t values) {
+    *steps = (struct server_step){.count = values / COUNT, .step = 1};
+    steps->blocks = lay_out(&steps->arena, steps->count);
+}
+
+double server_step_make(struct server_step *steps) {
+    double start = cpu_seconds();
+    for (int64_t b = 0; b < steps->count; b++) {
+        do_block(&steps->blocks[b], ADAMW, steps->step);
+    }
+    steps->step++;
+    return cpu_seconds() - start;
+}
+
+void server_step_close(struct server_step *steps) {
+    arena_free(&steps->arena);
+    free(steps->blocks);
 }
