@@ -99,8 +99,8 @@ void encoder_device_encode(struct encoder_device *encoder, size_t block, uint64_
                                        .lane = of.lane,
                                        .scale = 1.0F,
                                        .beta = of.beta};
-    struct codec_cuda_places places = {
-        .values = values, .wire = wire, .wire_on_device = wire_on_device};
+    struct codec_cuda_places places = {.values = values, .wire_on_device = wire_on_device};
+    places.wire = wire;
     if (of.residual_bytes > 0) places.residual = encoder->residuals + encoder->residual_at[block];
     if (of.restarts) device_zero(encoder->device, DEVICE_CODEC, places.residual, of.residual_bytes);
     ASSERT_OP(ops->bound(&run), <=, encoder_bound(encoder->encoder, block));

@@ -74,27 +74,25 @@ VISIBLE ucs_status_t ucp_context_query(ucp_context_h context, ucp_context_attr_t
     return status;
 }
 
-VISIBLE ucs_status_ptr_t ucp_am_send_nbx(ucp_ep_h endpoint, unsigned id, const void *header,
-                                         size_t header_bytes, const void *payload, size_t bytes,
-                                         const ucp_request_param_t *given) {
+VISIBLE ucs_status_ptr_t ucp_am_send_nbx(ucp_ep_h ep, unsigned id, const void *header,
+                                         size_t header_length, const void *buffer, size_t count,
+                                         const ucp_request_param_t *param) {
     ucs_status_ptr_t (*send)(ucp_ep_h, unsigned, const void *, size_t, const void *, size_t,
                              const ucp_request_param_t *) = NULL;
     *(void **)&send = own("ucp_am_send_nbx");
-    const bool of_device = (given->op_attr_mask & UCP_OP_ATTR_FIELD_MEMORY_TYPE) != 0 &&
-                           given->memory_type == UCS_MEMORY_TYPE_CUDA;
-    if (!of_device) return send(endpoint, id, header, header_bytes, payload, bytes, given);
+    const bool of_device = (param->op_attr_mask & UCP_OP_ATTR_FIELD_MEMORY_TYPE) != 0 &&
+                           param->memory_type == UCS_MEMORY_TYPE_CUDA;
+    if (!of_device) return send(ep, id, header, header_length, buffer, count, param);
     struct copied *copied = malloc(sizeof *copied);
     if (copied == NULL) die("no memory");
-    *copied = (struct copied){.bytes = copy_from_device(payload, bytes),
-                              .done = given->cb.send,
-                              .user = given->user_data};
-    ucp_request_param_t param = *given;
-    param.op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param.cb.send = sent;
-    param.user_data = copied;
-    mark(bytes);
-    ucs_status_ptr_t request =
-        send(endpoint, id, header, header_bytes, copied->bytes, bytes, &param);
+    *copied = (struct copied){
+        .bytes = copy_from_device(buffer, count), .done = param->cb.send, .user = param->user_data};
+    ucp_request_param_t of_host = *param;
+    of_host.op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    of_host.cb.send = sent;
+    of_host.user_data = copied;
+    mark(count);
+    ucs_status_ptr_t request = send(ep, id, header, header_length, copied->bytes, count, &of_host);
     if (!UCS_PTR_IS_PTR(request)) {
         free(copied->bytes);
         free(copied);
