@@ -45,7 +45,7 @@ struct exchange_block {
     uint64_t version;     /* of the weights that are installed */
     uint32_t check;       /* of them, when they are a replica: delta_check() */
     int64_t asked_ns;     /* when it was last handed to the channel */
-    uint8_t *wire;        /* the encoded push */
+    uint8_t *wire;        /* the encoded push; on a device if exchange_device_place() says so */
     uint8_t codec;        /* of it */
     size_t wire_bytes;
     uint64_t wire_xxh3;
