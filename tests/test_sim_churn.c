@@ -24,7 +24,7 @@
 #include <inttypes.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SEEDS 224 /* twice each mode and plot; a sanitizer takes ten times as long */
+#define SEEDS 112 /* once each mode and plot; a sanitizer takes ten times as long */
 #else
 #define SEEDS 560
 #endif
