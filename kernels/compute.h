@@ -3,8 +3,8 @@
  *
  * One table a kind of device. The host's (compute_cpu.c) calls the functions that are named beside
  * each entry, whose headers say shapes, formulas and what may overlap; CUDA's
- * (kernels/cuda/compute_cuda.c) queues kernels on DEVICE_COMPUTE, whose results are the same within
- * roundings and, like the host's, the same bits in every run.
+ * (kernels/cuda/compute_cuda.c) queues kernels on DEVICE_COMPUTE, widen() on any queue; results are
+ * the same within roundings and, like the host's, the same bits in every run.
  * Arrays are on the device and the caller's; structs are on the host, and have been read when the
  * call returns. `scratch` is [scratch(need)] floats on the device, of which nothing lasts beyond a
  * call. No call waits for the device, none allocates. One thread drives a device.
@@ -128,6 +128,15 @@ struct compute_ops {
                          float factor, float *delta, int64_t N);
     void (*anchor_mix)(struct device *device, const float *anchor, float mix, float *weights,
                        int64_t N);
+
+    /* sum [N] += values [N], each rounded once, so with the same bits everywhere; N >= 1. They do
+     * not overlap. */
+    void (*add)(struct device *device, const float *values, float *sum, int64_t N);
+
+    /* from [N] bfloat16 -> to [N], exactly; on any queue; N >= 1. NULL: the host's weights are f32
+     * when they are read. */
+    void (*widen)(struct device *device, enum device_queue queue, const uint16_t *from, float *to,
+                  int64_t N);
 };
 
 extern const struct compute_ops compute_cpu;

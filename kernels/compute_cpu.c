@@ -5,6 +5,8 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 
+enum { ADD_ALONE = 1 << 14 };
+
 static int64_t scratch(const struct compute_need *need) {
     return attention_scratch(&need->attention);
 }
@@ -132,6 +134,14 @@ static void mix_in(struct device *device, const float *anchor, float mix, float 
     anchor_mix(anchor, mix, weights, N);
 }
 
+/* In threads where that pays. */
+static void add(struct device *device, const float *values, float *sum, int64_t N) {
+    (void)device;
+#pragma omp parallel for simd if (N > ADD_ALONE)
+    for (int64_t i = 0; i < N; i++)
+        sum[i] += values[i];
+}
+
 static enum status open_linear(struct device *device, struct linear **linear,
                                const struct linear_shape *shape) {
     (void)device;
@@ -166,4 +176,5 @@ const struct compute_ops compute_cpu = {
     .sum_of_squares = squares,
     .anchor_delta = delta,
     .anchor_mix = mix_in,
+    .add = add,
 };

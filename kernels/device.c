@@ -149,6 +149,14 @@ bool device_watch(struct device *device, struct device_reading *reading) {
     return device->backend->watch(device, reading);
 }
 
+bool device_bus_id(struct device *device, char *bus_id, size_t bytes) {
+    return device->backend->bus_id(device, bus_id, bytes);
+}
+
+void device_enter(struct device *device) {
+    device->backend->enter(device);
+}
+
 void device_range_begin(const struct device *device, const char *name) {
     device->backend->range_begin(name);
 }

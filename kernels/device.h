@@ -8,9 +8,10 @@
  *
  * Errors: calls that queue work return nothing. What went wrong first is kept, and returned by
  * every later device_wait() and device_done(); after it, results are worth nothing.
- * One thread drives a device, with these exceptions: device_copy, device_zero, device_event_record,
- * device_event_wait, device_done and codecs on a queue that no other thread uses; and while the one
- * that drives it makes no call, another may take and give back what it needs for that.
+ * One thread drives a device, with these exceptions: device_enter and device_bus_id; device_copy,
+ * device_zero, device_event_record, device_event_wait, device_done and codecs on a queue that no
+ * other thread uses; and while the one that drives it makes no call, another may take and give back
+ * what it needs for that.
  * To add a kind: its table of struct device_backend, a row in device.c, and its name in
  * base/device_name.c.
  */
@@ -73,6 +74,8 @@ struct device_backend {
     void (*unpin)(struct device *device, void *memory);
     void (*memory)(const struct device *device, struct device_memory *memory);
     bool (*watch)(struct device *device, struct device_reading *reading);
+    bool (*bus_id)(struct device *device, char *bus_id, size_t bytes);
+    void (*enter)(struct device *device);
     void (*range_begin)(const char *name);
     void (*range_end)(void);
     bool (*record)(struct device *device, bool on);
@@ -138,6 +141,14 @@ void device_memory(const struct device *device, struct device_memory *memory);
 /* Takes up to some ms. False: nothing is told; of the host always, of a GPU with the reason logged
  * at the first time. */
 bool device_watch(struct device *device, struct device_reading *reading);
+
+/* Where it is in the machine, as lspci writes it: "0000:65:00.0" -> bus_id [bytes]. False: not
+ * told; of the host always. */
+bool device_bus_id(struct device *device, char *bus_id, size_t bytes);
+
+/* Makes it the calling thread's current CUDA device, for libraries that take that one (UCX).
+ * Nothing on the host. */
+void device_enter(struct device *device);
 
 /* A phase of the calling thread, as profilers (Nsight Systems) show it, by an NVTX range; they
  * nest. `name` is a constant. Next to nothing without a profiler, and nothing on the host. */

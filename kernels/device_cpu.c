@@ -68,6 +68,16 @@ static bool watch(struct device *device, struct device_reading *reading) {
     return false;
 }
 
+static bool bus_id(struct device *device, char *text, size_t bytes) {
+    (void)device;
+    if (bytes > 0) text[0] = '\0';
+    return false;
+}
+
+static void enter(struct device *device) {
+    (void)device;
+}
+
 static void range_begin(const char *name) {
     (void)name;
 }
@@ -148,6 +158,8 @@ const struct device_backend device_cpu = {
     .unpin = unpin,
     .memory = count_memory,
     .watch = watch,
+    .bus_id = bus_id,
+    .enter = enter,
     .range_begin = range_begin,
     .range_end = range_end,
     .record = record,

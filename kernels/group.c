@@ -15,8 +15,13 @@ void group_close(struct group *group) {
 }
 
 void group_sum_to(struct group *group, int rank, enum device_queue queue,
-                  const struct group_sum *sums, uint64_t count) {
+                  const struct group_piece *sums, uint64_t count) {
     group->ops->sum_to(group, rank, queue, sums, count);
+}
+
+void group_spread(struct group *group, int rank, enum device_queue queue,
+                  const struct group_piece *pieces, uint64_t count) {
+    group->ops->spread(group, rank, queue, pieces, count);
 }
 
 void group_gather(struct group *group, int rank, enum device_queue queue, const void *from,

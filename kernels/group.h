@@ -1,4 +1,4 @@
-/* group.h - the devices of one process that train as one: sums and gathers among them.
+/* group.h - the devices of one process that train as one: sums, spreads and gathers among them.
  *
  * Each member is a device and the thread that drives it, with a rank 0 .. count - 1. All members
  * call the same collectives, with the same sizes, in the same order. A call queues its work on a
@@ -28,8 +28,9 @@ enum { GROUP_MAX = DEVICE_NAMES_MAX };
 
 struct group;
 
-/* One sum: `values` [count] of all members -> those of member `root`. */
-struct group_sum {
+/* `values` [count] of each member, which member `root` is to have the sum of, or has and spreads.
+ * */
+struct group_piece {
     float *values;
     int64_t count;
     int root;
@@ -42,7 +43,9 @@ struct group_ops {
                         int timeout_ms);
     void (*close)(struct group *group);
     void (*sum_to)(struct group *group, int rank, enum device_queue queue,
-                   const struct group_sum *sums, uint64_t count);
+                   const struct group_piece *sums, uint64_t count);
+    void (*spread)(struct group *group, int rank, enum device_queue queue,
+                   const struct group_piece *pieces, uint64_t count);
     void (*gather)(struct group *group, int rank, enum device_queue queue, const void *from,
                    void *to, size_t bytes);
     enum status (*sync)(struct group *group, int rank, const struct device_event *event);
@@ -64,7 +67,12 @@ void group_close(struct group *group); /* harmless on NULL */
  * between devices are busy in one direction alone while there is one root. The array is free on
  * return. */
 void group_sum_to(struct group *group, int rank, enum device_queue queue,
-                  const struct group_sum *sums, uint64_t count);
+                  const struct group_piece *sums, uint64_t count);
+
+/* pieces [count], of all members with the same counts and roots: each root's -> all other members';
+ * otherwise as group_sum_to. */
+void group_spread(struct group *group, int rank, enum device_queue queue,
+                  const struct group_piece *pieces, uint64_t count);
 
 /* from [bytes] -> to [members, bytes], in rank order, the same for all. `from` may be
  * to + rank * bytes, and must not overlap `to` otherwise. */

@@ -105,7 +105,7 @@ static void sum_piece(const struct group_host *host, uint64_t index, int64_t off
                       int64_t count) {
     float sums[PIECE];
     for (int rank = 0; rank < host->group.count; rank++) {
-        const float *from = ((const struct group_sum *)host->from[rank])[index].values + offset;
+        const float *from = ((const struct group_piece *)host->from[rank])[index].values + offset;
         if (rank == 0) memcpy(sums, from, (size_t)count * sizeof *sums);
         for (int64_t i = 0; rank > 0 && i < count; i++)
             sums[i] += from[i];
@@ -114,15 +114,29 @@ static void sum_piece(const struct group_host *host, uint64_t index, int64_t off
 }
 
 static void sum_to(struct group *group, int rank, enum device_queue queue,
-                   const struct group_sum *sums, uint64_t count) {
+                   const struct group_piece *sums, uint64_t count) {
     struct group_host *host = host_of(group);
     (void)queue;
     if (!show(host, rank, sums, (int64_t)count)) return;
     for (uint64_t index = 0; index < count; index++) {
-        const struct group_sum *sum = &sums[index];
+        const struct group_piece *sum = &sums[index];
         for (int64_t i = 0; sum->root == rank && i < sum->count; i += PIECE)
             sum_piece(host, index, i, sum->values + i,
                       sum->count - i < PIECE ? sum->count - i : PIECE);
+    }
+    (void)meet(host, rank);
+}
+
+static void spread(struct group *group, int rank, enum device_queue queue,
+                   const struct group_piece *pieces, uint64_t count) {
+    struct group_host *host = host_of(group);
+    (void)queue;
+    if (!show(host, rank, pieces, (int64_t)count)) return;
+    for (uint64_t index = 0; index < count; index++) {
+        const struct group_piece *piece = &pieces[index];
+        const struct group_piece *shown = host->from[piece->root];
+        if (piece->root != rank && piece->count > 0)
+            memcpy(piece->values, shown[index].values, (size_t)piece->count * sizeof(float));
     }
     (void)meet(host, rank);
 }
@@ -166,6 +180,7 @@ static void abort_group(struct group *group, int rank) {
 const struct group_ops group_cpu = {.open = open_group,
                                     .close = close_group,
                                     .sum_to = sum_to,
+                                    .spread = spread,
                                     .gather = gather,
                                     .sync = sync_group,
                                     .status = group_state,

@@ -105,6 +105,24 @@ enum status job_check_device(const struct job *job, char *why, size_t why_bytes)
     return STATUS_OK;
 }
 
+enum status job_check_apart(const struct job *job, int devices, char *why, size_t why_bytes) {
+    if (!job->accumulate_apart) return STATUS_OK;
+    if (devices > 1) {
+        (void)snprintf(why, why_bytes,
+                       "--accumulate-apart makes one device add as several do, and --device %s "
+                       "names %d: give one of them, --accumulate %d and 1/%d of --batch",
+                       job->device, devices, devices, devices);
+        return STATUS_INVALID;
+    }
+    if (job->accumulate == 1) {
+        (void)snprintf(why, why_bytes,
+                       "--accumulate-apart says how gradients of several batches are added, and "
+                       "--accumulate is 1: give a larger one");
+        return STATUS_INVALID;
+    }
+    return STATUS_OK;
+}
+
 const char *job_outer(const struct job *job) {
     if (strcmp(job->outer, "auto") != 0) return job->outer;
     return strncmp(job->mode, "diloco", strlen("diloco")) == 0 ? "nesterov" : "average";
@@ -143,7 +161,10 @@ static const char *idle_option(const struct job *job, const struct discipline *d
 
 enum status job_check(const struct job *job, char *why, size_t why_bytes) {
     struct discipline discipline;
+    struct device_names names;
+    ASSERT(device_names_parse(job->device, &names));
     TRY(job_check_device(job, why, why_bytes));
+    TRY(job_check_apart(job, names.count, why, why_bytes));
     TRY(job_discipline(job, &discipline, why, why_bytes));
     const char *optimizer = job_optimizer(job);
     bool blockwise = strcmp(optimizer, "lamb") != 0 && strcmp(optimizer, "muon") != 0 &&

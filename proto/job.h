@@ -105,6 +105,7 @@ struct job {
     double peak_tflops;                  /* of a device's products; 0: by its name */
     char profile_steps[OPTION_TEXT_MAX]; /* empty, or FIRST:LAST: job_profile_steps() */
     char recompute[OPTION_TEXT_MAX];     /* none | attention | every:N */
+    bool accumulate_apart;               /* batches' gradients are added when they are complete */
     bool forward_overlap;       /* a step starts while weights of the last round still come */
     char init[OPTION_TEXT_MAX]; /* random | path of safetensors; of worker 0 */
     char cpus[OPTION_TEXT_MAX]; /* cores that the process is confined to; empty: all */
@@ -145,6 +146,11 @@ enum status job_profile_steps(const char *text, int64_t *first, int64_t *last) W
 
 /* Does what computes fit --device? INVALID with the reason in why [why_bytes]. Pure. */
 enum status job_check_device(const struct job *job, char *why, size_t why_bytes) WARN_UNUSED;
+
+/* Has --accumulate-apart a use with so many devices? INVALID with the reason in why [why_bytes].
+ * Pure. */
+enum status job_check_apart(const struct job *job, int devices, char *why,
+                            size_t why_bytes) WARN_UNUSED;
 
 /* Do the options fit each other, and has each that was given a use in the job's mode? INVALID with
  * the reason in why [why_bytes], naming the options: to be asked before a job starts. Pure. */

@@ -493,6 +493,11 @@ const struct option job_table[] = {
      "what backward computes again to save memory: none, attention, or every:N (of N layers, only "
      "the first one's input is kept)",
      OF_WORKER, AT(recompute), check_recompute},
+    {"accumulate-apart", OPTION_FLAG, "no", 0, 0, "",
+     "each of --accumulate's batches has its gradient computed by itself, and added when it is "
+     "complete: the bits that as many devices with a batch each compute together, for the memory "
+     "of one more gradient",
+     OF_WORKER, AT(accumulate_apart), NULL},
     {"forward-overlap", OPTION_FLAG, "yes", 0, 0, "",
      "rounds of all workers, where servers step: the next step starts when the first layers' "
      "weights are back, and the others' come meanwhile; no: when all are; the same bits",

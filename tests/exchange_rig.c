@@ -33,7 +33,8 @@ void rig_exchange(struct rig *rig, uint32_t rank, const struct exchange_devices 
                                      .epoch = EPOCH,
                                      .session = SESSION,
                                      .rank = rank,
-                                     .weights = rig->weights};
+                                     .weights = rig->weights,
+                                     .codecs = rig->keeps ? rig->codecs : NULL};
     if (devices != NULL) config.devices = *devices;
     CHECK_INT(exchange_init(&rig->exchange, &config), STATUS_OK);
 }

@@ -23,6 +23,8 @@ struct rig {
     struct plan plan;
     struct exchange exchange;
     float weights[VALUES + 1]; /* the last one is nobody's */
+    bool keeps;                /* answers are installed as they come, */
+    uint8_t codecs[BLOCKS];    /* in these */
     int64_t now_ns;
     uint32_t seen; /* sends that the test has looked at */
 };

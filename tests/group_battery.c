@@ -83,11 +83,21 @@ static enum status sync_member(const struct member *member) {
 
 /* memory [count, size]: sum r at member r, all in one call. */
 static void sum_to_each(const struct member *member, int64_t size) {
-    struct group_sum sums[GROUP_MAX];
+    struct group_piece sums[GROUP_MAX];
     for (int root = 0; root < member->count; root++)
-        sums[root] =
-            (struct group_sum){.values = member->memory + root * size, .count = size, .root = root};
+        sums[root] = (struct group_piece){
+            .values = member->memory + root * size, .count = size, .root = root};
     member->ops->sum_to(member->group, member->rank, DEVICE_COPY_OUT, sums,
+                        (uint64_t)member->count);
+}
+
+/* memory [count, size]: member r's part r to all, in one call. */
+static void spread_each(const struct member *member, int64_t size) {
+    struct group_piece pieces[GROUP_MAX];
+    for (int root = 0; root < member->count; root++)
+        pieces[root] = (struct group_piece){
+            .values = member->memory + root * size, .count = size, .root = root};
+    member->ops->spread(member->group, member->rank, DEVICE_COPY_OUT, pieces,
                         (uint64_t)member->count);
 }
 
@@ -133,27 +143,49 @@ static void check_sum(const struct member *member, int64_t size, int round) {
                    0.0);
 }
 
-/* Sums of different sizes with gaps between them, a root more than once, and one of nothing. */
-static void check_uneven_sums(const struct member *member) {
-    enum { SUMS = 5 };
-    static const int64_t sizes[SUMS] = {5, 0, 1000, 1, 70};
-    struct group_sum sums[SUMS];
+/* As check_sum; part r of all members becomes member r's. */
+static void check_spread(const struct member *member, int64_t size, int round) {
+    const int64_t all = member->count * size;
+    fill(member, all + size, round);
+    spread_each(member, size);
+    copy(member, DEVICE_FROM, all + size);
+    CHECK_INT(sync_member(member), STATUS_OK);
+    for (int64_t i = 0; i < all + size; i++)
+        CHECK_NEAR(member->image[i], value(i < all ? (int)(i / size) : member->rank, i, round),
+                   0.0);
+}
+
+/* What a value of a piece becomes, and of which members. */
+static double uneven_value(const struct member *member, const struct group_piece *piece, int64_t i,
+                           bool sum) {
+    if (!sum) return value(piece->root, i, 1);
+    return piece->root == member->rank ? summed(member->count, i, 1) : value(member->rank, i, 1);
+}
+
+/* Pieces of different sizes with gaps between them, a root more than once, and one of nothing. */
+static void check_uneven(const struct member *member, bool sum) {
+    enum { PIECES = 5 };
+    static const int64_t sizes[PIECES] = {5, 0, 1000, 1, 70};
+    struct group_piece pieces[PIECES];
     int64_t at = 3;
-    for (int k = 0; k < SUMS; k++) {
-        sums[k] = (struct group_sum){
+    for (int k = 0; k < PIECES; k++) {
+        pieces[k] = (struct group_piece){
             .values = member->memory + at, .count = sizes[k], .root = (k + 1) / 2 % member->count};
         at += sizes[k] + 2;
     }
     fill(member, at, 1);
-    member->ops->sum_to(member->group, member->rank, DEVICE_COPY_OUT, sums, SUMS);
+    if (sum)
+        member->ops->sum_to(member->group, member->rank, DEVICE_COPY_OUT, pieces, PIECES);
+    else
+        member->ops->spread(member->group, member->rank, DEVICE_COPY_OUT, pieces, PIECES);
     copy(member, DEVICE_FROM, at);
     CHECK_INT(sync_member(member), STATUS_OK);
     for (int64_t i = 0; i < at; i++) {
         double expected = value(member->rank, i, 1);
-        for (int k = 0; k < SUMS; k++) {
-            int64_t start = sums[k].values - member->memory;
-            if (sums[k].root == member->rank && i >= start && i < start + sums[k].count)
-                expected = summed(member->count, i, 1);
+        for (int k = 0; k < PIECES; k++) {
+            int64_t start = pieces[k].values - member->memory;
+            if (i >= start && i < start + pieces[k].count)
+                expected = uneven_value(member, &pieces[k], i, sum);
         }
         CHECK_NEAR(member->image[i], expected, 0.0);
     }
@@ -197,10 +229,12 @@ static void collectives(struct member *member) {
     static const int64_t sizes[] = {1, 3, 1000, SIZE_MOST};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         check_sum(member, sizes[i], (int)i);
+        check_spread(member, sizes[i], (int)i + 2);
         for (int in_place = 0; in_place < 2; in_place++)
             check_gather(member, sizes[i], in_place, (int)i + 1);
     }
-    check_uneven_sums(member);
+    check_uneven(member, true);
+    check_uneven(member, false);
     check_rounds(member);
 }
 
@@ -216,6 +250,7 @@ static void check_ended(struct member *member, enum status expected) {
     float *own = member->memory + member->rank;
     for (int i = 0; i < 3; i++) {
         sum_to_each(member, 1);
+        spread_each(member, 1);
         gather(member, own, member->memory, 1);
         CHECK_INT(sync_member(member), expected);
         CHECK_INT(member->ops->status(member->group), expected);

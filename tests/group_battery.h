@@ -6,8 +6,9 @@
 
 #include "kernels/group.h"
 
-/* Sums and gathers of small whole numbers, exact in any order, against closed forms: odd sizes and
- * large ones, several sums in a call, gathers in place and not, many in a row on one memory. */
+/* Sums, spreads and gathers of small whole numbers, exact in any order, against closed forms: odd
+ * sizes and large ones, several pieces in a call, gathers in place and not, many in a row on one
+ * memory. */
 void group_battery_collectives(const struct group_ops *ops, struct device *const *devices,
                                int count);
 

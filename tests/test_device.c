@@ -85,6 +85,9 @@ static void test_host(void) {
     CHECK_INT(device_sync(device, event), STATUS_OK);
     CHECK_INT(device_wait(device, DEVICE_COMPUTE), STATUS_OK);
     device_event_close(device, event);
+    char bus_id[32];
+    CHECK(!device_bus_id(device, bus_id, sizeof bus_id));
+    device_enter(device);
     device_range_begin(device, "nothing");
     device_range_end(device);
     CHECK(!device_record(device, true));

@@ -107,6 +107,139 @@ static void test_first_weights_again(void) {
     rig_close(&rig);
 }
 
+/* ---- weights that are installed as they come ---- */
+
+static void keep(struct rig *rig, uint32_t rank) {
+    rig_open(rig, rank, "none");
+    exchange_free(&rig->exchange);
+    memset(rig->codecs, CODEC_F32, sizeof rig->codecs);
+    rig->keeps = true;
+    rig_exchange(rig, rank, NULL);
+}
+
+/* The answer in bfloat16: the upper halves of what rig_version() has. -> the payload. */
+static void answer_bf16(struct rig *rig, uint64_t block, uint32_t ticket, uint64_t seq,
+                        uint64_t version, uint16_t halves[4]) {
+    float weights[4];
+    struct frame frame = rig_answer_frame(rig, block, ticket, seq, version);
+    rig_version(block, version, weights);
+    for (int i = 0; i < 4; i++) {
+        memcpy(&halves[i], (const uint8_t *)&weights[i] + 2, sizeof halves[i]);
+    }
+    frame.codec = CODEC_BF16;
+    fake_channel_receive(&rig->fake, &frame, halves, rig_count(rig, block) * sizeof halves[0]);
+}
+
+static void check_kept(struct rig *rig, uint64_t block, const uint16_t halves[4]) {
+    CHECK_INT(rig->codecs[block], CODEC_BF16);
+    CHECK(memcmp(rig_weights(rig, block), halves, rig_count(rig, block) * sizeof halves[0]) == 0);
+}
+
+static void check_decoded(struct rig *rig, uint64_t block, const uint16_t halves[4]) {
+    CHECK_INT(rig->codecs[block], CODEC_F32);
+    for (uint32_t i = 0; i < rig_count(rig, block); i++) {
+        const uint32_t bits = (uint32_t)halves[i] << 16;
+        CHECK(memcmp(rig_weights(rig, block) + i, &bits, sizeof bits) == 0);
+    }
+}
+
+/* What is not the block's is refused, and leaves all as it was. */
+static void refuse(struct rig *rig, uint8_t codec, size_t bytes) {
+    uint64_t corrupt = rig->exchange.counters.corrupt;
+    float before[VALUES + 1];
+    static const uint8_t payload[64];
+    struct frame frame = rig_answer_frame(rig, 0, 1, 0, 7);
+    frame.codec = codec;
+    memcpy(before, rig->weights, sizeof before);
+    fake_channel_receive(&rig->fake, &frame, payload, bytes);
+    rig_poll(rig);
+    CHECK_INT(rig->exchange.counters.corrupt, corrupt + 1);
+    CHECK_INT(rig->codecs[0], CODEC_F32);
+    CHECK(memcmp(before, rig->weights, sizeof before) == 0);
+}
+
+/* Also when they come twice, or late; in the form in which the last one came. */
+static void test_kept(void) {
+    static struct rig rig;
+    uint16_t first[BLOCKS][4], late[4], next[4];
+    const float grad[4] = {1, 2, 3, 4};
+    keep(&rig, RANK);
+    exchange_pull_all(&rig.exchange, false);
+    rig_poll(&rig);
+    refuse(&rig, CODEC_BF16, 7);
+    refuse(&rig, CODEC_BF16, 16);
+    refuse(&rig, CODEC_F32, 8);
+    refuse(&rig, CODEC_FP16, 8);
+    refuse(&rig, CODEC_DELTA_INT8, 26);
+    for (uint64_t block = 0; block < BLOCKS; block++) {
+        answer_bf16(&rig, block, 1, 0, 7, first[block]);
+        rig_poll(&rig);
+        check_kept(&rig, block, first[block]);
+        answer_bf16(&rig, block, 1, 0, 8, late); /* again, and other ones */
+        rig_poll(&rig);
+        check_kept(&rig, block, first[block]);
+    }
+    CHECK(exchange_settled(&rig.exchange));
+    CHECK_INT(rig.exchange.counters.ignored, BLOCKS);
+    fake_channel_finish_all(&rig.fake);
+    rig_poll(&rig);
+    for (uint64_t block = 0; block < 2; block++) {
+        CHECK_INT(rig_push(&rig, block, 1, grad), STATUS_OK);
+        answer_bf16(&rig, block, 1, 0, 8, late); /* to the pull */
+        rig_poll(&rig);
+        check_kept(&rig, block, first[block]);
+        CHECK_INT(exchange_answered(&rig.exchange, block), 0);
+    }
+    rig_answer(&rig, 0, 2, 1, 9, 0);
+    answer_bf16(&rig, 1, 2, 1, 9, next);
+    rig_poll(&rig);
+    CHECK_INT(rig.codecs[0], CODEC_F32);
+    rig_check_installed(&rig, 0, 9);
+    check_kept(&rig, 1, next);
+    raw_weights_decode_all(&rig.exchange.raw);
+    rig_check_installed(&rig, 0, 9);
+    check_decoded(&rig, 1, next);
+    check_decoded(&rig, 2, first[2]);
+    check_decoded(&rig, 3, first[3]);
+    rig_close(&rig);
+}
+
+/* The first weights of a block that stays as it is, sent again, are f32. */
+static void test_kept_first_again(void) {
+    static struct rig rig;
+    uint16_t halves[4];
+    keep(&rig, 0);
+    exchange_pull_all(&rig.exchange, true);
+    rig_poll(&rig);
+    fake_channel_finish_all(&rig.fake);
+    rig_poll(&rig);
+    for (uint64_t block = 0; block < BLOCKS; block++) {
+        answer_bf16(&rig, block, 1, 0, 0, halves);
+    }
+    fake_channel_finish_all(&rig.fake);
+    rig_poll(&rig);
+    exchange_pull_exact(&rig.exchange);
+    rig_poll(&rig);
+    fake_channel_finish_all(&rig.fake);
+    rig_poll(&rig);
+    rig.seen = rig.fake.send_count;
+    rig.now_ns += 5 * CLOCK_S;
+    rig_poll(&rig);
+    for (uint64_t block = 0; block < BLOCKS; block++) {
+        const struct fake_send *init = rig_expect(&rig, FRAME_INIT, block, 0, 0);
+        float weights[4];
+        rig_version(block, 0, weights);
+        for (uint32_t i = 0; i < rig_count(&rig, block); i++) {
+            memcpy(&halves[i], (const uint8_t *)&weights[i] + 2, sizeof halves[i]);
+        }
+        CHECK_INT(init->bytes, rig_count(&rig, block) * sizeof(float));
+        check_decoded(&rig, block, halves);
+    }
+    fake_channel_finish_all(&rig.fake);
+    rig_poll(&rig);
+    rig_close(&rig);
+}
+
 /* ---- pushes ---- */
 
 static void test_push(void) {
@@ -443,6 +576,8 @@ int main(void) {
     TEST_RUN(test_pull);
     TEST_RUN(test_first_weights);
     TEST_RUN(test_first_weights_again);
+    TEST_RUN(test_kept);
+    TEST_RUN(test_kept_first_again);
     TEST_RUN(test_push);
     TEST_RUN(test_push_waits_for_its_buffer);
     TEST_RUN(test_weights);

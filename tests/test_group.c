@@ -35,9 +35,9 @@ struct summand {
 static void *sum_main(void *argument) {
     const struct summand *summand = argument;
     struct device_event *event = device_event_open(hosts[0]);
-    struct group_sum sums[MEMBERS];
+    struct group_piece sums[MEMBERS];
     for (int root = 0; root < MEMBERS; root++)
-        sums[root] = (struct group_sum){summand->values + root * SIZE, SIZE, root};
+        sums[root] = (struct group_piece){summand->values + root * SIZE, SIZE, root};
     group_sum_to(summand->group, summand->rank, DEVICE_COMPUTE, sums, MEMBERS);
     CHECK_INT(group_sync(summand->group, summand->rank, event), STATUS_OK);
     device_event_close(hosts[0], event);

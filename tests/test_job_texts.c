@@ -204,6 +204,10 @@ static void what_does_not_fit(void) {
         {{"device", "compute"}, {"cuda:0,1", "tf32"}, NULL},
         {{"device", "profile-steps"}, {"cpu:2", "3"}, "--profile-steps"},
         {{"device", "profile-steps"}, {"cuda", "3:4"}, NULL},
+        {{"accumulate-apart", "accumulate"}, {"yes", "1"}, "--accumulate is 1"},
+        {{"accumulate-apart", "accumulate"}, {"yes", "2"}, NULL},
+        {{"accumulate-apart", "accumulate"}, {"no", "1"}, NULL},
+        {{"accumulate-apart", "device"}, {"yes", "cuda:0,1"}, "--device cuda:0,1"},
         {{"mode", "quorum"}, {"sync", "2"}, "--quorum"}, /* of one worker */
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {

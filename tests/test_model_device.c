@@ -2,17 +2,20 @@
  * as the host does, in memory of its own, and its copies are done as late as they may be: when the
  * compute queue or the caller waits for them. So the bits must be the host's, for each case of
  * model_rig.c, and a wait that is missing shows as wrong values. Also: weights may change once
- * forward has returned, and are asked for at the gate before they are copied; `ready` is called in
- * the host's order, for gradients that are there; a gradient to which more is added stays away, and
- * one that is not wanted on the host stays for good; nothing is allocated in a step. When the
- * device fails, at any copy, or has no memory left, at any piece, the model says so, is left in
- * order and nothing stays behind.
+ * forward has returned, and are asked for at the gate before they are copied; those that come in
+ * bfloat16 give the bits of f32 made of them; `ready` is called in the host's order, for gradients
+ * that are there; a gradient to which more is added stays away, and one that is not wanted on the
+ * host stays for good; nothing is allocated in a step. Gradients that are to be added apart have,
+ * also on the host, the bits of a sum of each batch's. When the device fails, at any copy, or has
+ * no memory left, at any piece, the model says so, is left in order and nothing stays behind.
  */
 #include "kernels/compute.h"
+#include "proto/codec_id.h"
 #include "tests/model_rig.h"
 #include "tests/test.h"
+#include "worker/raw_weights.h"
 
-enum { COPIES_MAX = 512, TENSORS_MAX = 64 };
+enum { COPIES_MAX = 512, TENSORS_MAX = 64, BLOCKS_MAX = 1024, BLOCK_MAX = 1024 };
 
 /* ---- the device ---- */
 
@@ -134,10 +137,23 @@ static enum status wait_queue(struct device *device, enum device_queue queue) {
     return state_of(late_of(device));
 }
 
+/* As the host computes, and what it lacks. */
+static struct compute_ops compute;
+
+static void widen(struct device *device, enum device_queue queue, const uint16_t *from, float *to,
+                  int64_t N) {
+    (void)device;
+    CHECK_INT(queue, DEVICE_COMPUTE);
+    for (int64_t i = 0; i < N; i++) {
+        const uint32_t bits = (uint32_t)from[i] << 16;
+        memcpy(&to[i], &bits, sizeof bits);
+    }
+}
+
 static const struct device_backend backend = {
     .name = "late",
     .kind = DEVICE_CUDA,
-    .compute = &compute_cpu,
+    .compute = &compute,
     .take = take,
     .give = give,
     .take_pinned = take,
@@ -154,7 +170,9 @@ static const struct device_backend backend = {
 };
 
 static void late_init(struct late *late) {
-    *late = (struct late){.device = {.backend = &backend, .compute = &compute_cpu, .name = "late"},
+    compute = compute_cpu;
+    compute.widen = widen;
+    *late = (struct late){.device = {.backend = &backend, .compute = &compute, .name = "late"},
                           .takes_left = -1,
                           .copies_left = -1};
 }
@@ -191,6 +209,26 @@ static void record_open(struct record *record, struct model_rig *rig) {
 static void check_same_bits(const struct model_rig *rig, const float *values,
                             const struct model_rig *host) {
     CHECK(memcmp(values, host->grad, (size_t)rig->plan.value_count * sizeof(float)) == 0);
+}
+
+/* Each batch's gradient by itself, added in order -> sum; how many values are others than those
+ * that were accumulated in rig->grad, which is lost. */
+static uint64_t sum_apart(struct model_rig *rig, float *sum) {
+    uint64_t others = 0, bytes = rig->plan.value_count * sizeof(float);
+    float *accumulated = memory_zeroed((size_t)rig->plan.value_count, sizeof(float));
+    memcpy(accumulated, rig->grad, bytes);
+    for (int64_t n = 0; n < MODEL_RIG_BATCHES; n++) {
+        struct model_batch batch = model_rig_batch(rig, n);
+        struct model_gradient gradient = {.values = rig->grad, .scale = 1.0 / MODEL_RIG_BATCHES};
+        (void)model_forward(rig->model, &batch, &gradient);
+        model_backward(rig->model, &batch, &gradient, NULL, NULL);
+        for (uint64_t i = 0; i < rig->plan.value_count; i++)
+            sum[i] = n == 0 ? rig->grad[i] : sum[i] + rig->grad[i];
+    }
+    for (uint64_t i = 0; i < rig->plan.value_count; i++)
+        others += sum[i] != accumulated[i];
+    free(accumulated);
+    return others;
 }
 
 /* Two steps with other weights. What is allocated at a first pass may be. */
@@ -232,6 +270,52 @@ static void test_same_bits(void) {
         fflush(stdout);
         check_case(&model_rig_cases[i]);
     }
+}
+
+/* Gradients of batches that are computed apart are added, in order, as if by whoever knows each of
+ * them: here and on the device, which then has the sum when a tensor is announced. */
+static void check_apart(const struct model_rig_case *rig_case) {
+    struct late late;
+    struct model_rig plain, host, rig;
+    struct record record, expected;
+    struct model_rig_case apart = *rig_case;
+    apart.options.apart = true;
+    late_init(&late);
+    CHECK_INT(model_rig_open(&plain, rig_case, NULL), STATUS_OK);
+    CHECK_INT(model_rig_open(&host, &apart, NULL), STATUS_OK);
+    CHECK_INT(model_rig_open(&rig, &apart, &late.device), STATUS_OK);
+    record_open(&record, &rig);
+    record_open(&expected, &host);
+    float *sum = memory_zeroed((size_t)plain.plan.value_count, sizeof(float));
+    for (int step = 0; step < 2; step++) {
+        record.calls = expected.calls = 0;
+        float loss = model_rig_step(&plain, NULL, NULL);
+        uint64_t others = sum_apart(&plain, sum);
+        CHECK(others > 0 || plain.B * plain.T == 1); /* another order of additions */
+        memory_forbid(step > 0);
+        CHECK(model_rig_step(&host, record_ready, &expected) == loss);
+        CHECK(model_rig_step(&rig, record_ready, &record) == loss);
+        memory_forbid(false);
+        memcpy(plain.grad, sum, (size_t)plain.plan.value_count * sizeof(float));
+        check_same_bits(&host, host.grad, &plain);
+        check_same_bits(&host, expected.seen, &plain);
+        check_same_bits(&rig, rig.grad, &plain);
+        check_same_bits(&rig, record.seen, &plain);
+        for (uint64_t i = 0; i < rig.plan.value_count; i++)
+            rig.weights[i] = host.weights[i] = plain.weights[i] -= 0.3F * sum[i];
+    }
+    free(sum);
+    free(record.seen);
+    free(expected.seen);
+    model_rig_close(&plain);
+    model_rig_close(&host);
+    model_rig_close(&rig);
+    CHECK_INT(late.taken, 0);
+}
+
+static void test_apart(void) {
+    for (int i = 0; i < model_rig_case_count; i++)
+        check_apart(&model_rig_cases[i]);
 }
 
 static void fill_nan(float *values, uint64_t count) {
@@ -364,6 +448,91 @@ static void test_gate(void) {
         check_gate(&model_rig_cases[i]);
 }
 
+/* ---- weights in the form in which they came ---- */
+
+/* Of a rig and its twin on the host. */
+struct raw_gate {
+    struct raw_weights raw; /* the rig's */
+    const struct model_rig *host;
+};
+
+/* Two blocks of three are bfloat16, to which the host's weights are cut first. What is left of such
+ * a block's place is no number. */
+static void install_raw(const struct raw_gate *gate, uint64_t id) {
+    const struct plan_block *block = &gate->raw.plan->blocks[id];
+    float *values = gate->host->weights + block->offset;
+    uint16_t halves[BLOCK_MAX];
+    bool whole = id % 3 == 2;
+    CHECK(block->count <= BLOCK_MAX);
+    fill_nan(gate->raw.values + block->offset, block->count);
+    for (uint64_t i = 0; i < block->count && !whole; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        halves[i] = (uint16_t)(bits >> 16);
+        bits &= 0xffff0000;
+        memcpy(&values[i], &bits, sizeof bits);
+    }
+    CHECK_INT(raw_weights_install(&gate->raw, id, whole ? CODEC_F32 : CODEC_BF16,
+                                  whole ? (const uint8_t *)values : (const uint8_t *)halves,
+                                  (size_t)block->count * (whole ? 4 : 2)),
+              STATUS_OK);
+}
+
+static bool wait_for_raw(void *context, uint64_t first, uint64_t count) {
+    const struct raw_gate *gate = context;
+    const struct plan *plan = gate->raw.plan;
+    for (uint64_t tensor = first; tensor < first + count; tensor++) {
+        uint64_t at = plan->offsets[tensor], end = at + model_rig_count(gate->host, tensor);
+        uint64_t last = raw_weights_block(plan, end - 1);
+        for (uint64_t id = raw_weights_block(plan, at); id <= last; id++)
+            install_raw(gate, id);
+    }
+    return true;
+}
+
+/* The bits are those of weights that the host has decoded: set as a whole, and at the gate. */
+static void check_raw(const struct model_rig_case *rig_case) {
+    struct late late;
+    struct model_rig host, rig;
+    static uint8_t codecs[BLOCKS_MAX];
+    struct model_rig_case raw_case = *rig_case;
+    raw_case.options.codecs = codecs;
+    late_init(&late);
+    CHECK_INT(model_rig_open(&host, rig_case, NULL), STATUS_OK);
+    CHECK_INT(model_rig_open(&rig, &raw_case, &late.device), STATUS_OK);
+    CHECK(rig.plan.block_count <= BLOCKS_MAX);
+    struct raw_gate gate = {{.plan = &rig.plan, .values = rig.weights, .codecs = codecs}, &host};
+    const struct model_gate wait = {.wait = wait_for_raw, .context = &gate};
+    for (int step = 0; step < 2; step++) {
+        CHECK(wait_for_raw(&gate, 0, rig.plan.tensor_count));
+        float loss = model_rig_step(&host, NULL, NULL);
+        memory_forbid(step > 0);
+        CHECK(model_rig_step(&rig, NULL, NULL) == loss);
+        memory_forbid(false);
+        check_same_bits(&rig, rig.grad, &host);
+        check_idle(&late);
+        for (uint64_t i = 0; i < rig.plan.value_count; i++)
+            host.weights[i] -= 0.3F * host.grad[i];
+    }
+    fill_nan(rig.weights, rig.plan.value_count);
+    memset(codecs, CODEC_F32, sizeof codecs);
+    struct model_batch batch = model_rig_batch(&rig, 0);
+    model_expect_weights(rig.model, rig.weights, &wait);
+    float loss = model_forward(rig.model, &batch, NULL);
+    model_set_weights(host.model, host.weights);
+    CHECK(model_forward(host.model, &batch, NULL) == loss);
+    raw_weights_decode_all(&gate.raw);
+    CHECK(memcmp(rig.weights, host.weights, rig.plan.value_count * sizeof(float)) == 0);
+    model_rig_close(&host);
+    model_rig_close(&rig);
+    CHECK_INT(late.taken, 0);
+}
+
+static void test_raw(void) {
+    for (int i = 0; i < model_rig_case_count; i++)
+        check_raw(&model_rig_cases[i]);
+}
+
 /* At each copy of a step. What was announced before that is right. */
 static void test_failure(void) {
     struct late late;
@@ -415,9 +584,11 @@ static void test_no_memory(void) {
 
 int main(void) {
     TEST_RUN(test_same_bits);
+    TEST_RUN(test_apart);
     TEST_RUN(test_host_arrays);
     TEST_RUN(test_stays);
     TEST_RUN(test_gate);
+    TEST_RUN(test_raw);
     TEST_RUN(test_failure);
     TEST_RUN(test_no_memory);
     return 0;

@@ -4,8 +4,8 @@
  * real servers and workers on one text: what all workers read at each step must be the same set of
  * sequence numbers, and the mean losses and final weights must agree but for the order of sums
  * (plain SGD, whose steps are linear in the gradient, so that rounding stays rounding). A worker
- * whose targets are all --pad-token must learn nothing. What --compute and --recompute say must
- * reach the model.
+ * whose targets are all --pad-token must learn nothing. What --compute, --recompute and
+ * --accumulate-apart say must reach the model.
  */
 #include "base/log.h"
 #include "tests/sim_cluster.h"
@@ -121,7 +121,7 @@ static void padding_is_masked(void) {
     CHECK(memcmp(targets, masked, sizeof masked) == 0);
 }
 
-/* --compute and --recompute, as a worker opens its model with them. */
+/* --compute, --recompute and --accumulate-apart, as a worker opens its model with them. */
 static void local_options_reach_the_model(void) {
     static const struct {
         const char *compute, *recompute;
@@ -146,8 +146,11 @@ static void local_options_reach_the_model(void) {
     (void)snprintf(job.compute, sizeof job.compute, "auto");
     trainer_model_options(&job, &options);
     CHECK_INT(options.type, linear_bf16_is_fast() ? COMPUTE_BF16 : COMPUTE_F32);
+    CHECK(!options.apart);
     (void)snprintf(job.device, sizeof job.device, "cuda:1");
+    job.accumulate_apart = true;
     trainer_model_options(&job, &options);
+    CHECK(options.apart);
     CHECK_INT(options.type, COMPUTE_BF16);
 }
 

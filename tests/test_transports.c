@@ -1,13 +1,19 @@
 /* Proves what is made of --tls and --net-devices: which transports are accepted, which are used
- * when none are named, which need an RDMA device, and that a machine without one says so.
+ * when none are named, which need an RDMA device, and that a machine without one says so; and which
+ * of the RDMA devices each GPU sends by.
  *
- * Tables of cases. That the transports then carry a job is for test_channel_ucx (TCP) and
- * tests/roce (RDMA).
+ * Tables of cases, and a machine that two_switches.xml describes to hwloc: two PCIe switches with a
+ * GPU and an RDMA device each, those with different numbers together (01:00.0 and mlx5_1, 02:00.0
+ * and mlx5_0); on the same host bridge, but behind no switch, mlx5_2; in another package a third
+ * GPU, 80:00.0. That the transports then carry a job is for test_channel_ucx (TCP) and tests/roce
+ * (RDMA).
  */
+#include "kernels/topology.h"
 #include "proto/job.h"
 #include "tests/test.h"
 #include "transport/channel_ucx.h"
 #include "transport/endpoint.h"
+#include "transport/rail_choice.h"
 
 static void test_option(void) {
     static const struct {
@@ -83,10 +89,103 @@ static void test_no_rdma_device(void) {
     CHECK_TEXT(endpoint.tls, "tcp");
 }
 
+static void test_spread(void) {
+    enum { GPUS = 4, CARDS = 3 };
+    static const struct {
+        int depths[GPUS][CARDS], numbers[GPUS], count, card_count, chosen[GPUS];
+    } cases[] = {
+        /* The nearest one, where there is one. */
+        {{{1, 3, 2}, {3, 1, 2}}, {0, 1}, 2, CARDS, {1, 0}},
+        {{{0, 1, 0}, {0, 1, 0}, {0, 0, 2}}, {0, 1, 2}, 3, CARDS, {1, 1, 2}},
+        /* Nothing is known: each card has its share, whichever GPUs a process has. */
+        {{{0}}, {0, 1, 2, 3}, 4, CARDS, {0, 1, 2, 0}},
+        {{{0}}, {0, 3, 6}, 3, CARDS, {0, 1, 2}},
+        {{{0}}, {5}, 1, CARDS, {2}},
+        {{{0}}, {0, 1}, 2, 1, {0, 0}},
+        /* Two equally near ones, of three. */
+        {{{2, 1, 2}, {2, 1, 2}, {2, 1, 2}, {1, 2, 1}}, {0, 1, 2, 3}, 4, CARDS, {0, 2, 0, 1}},
+        {{{2, 0, 2}, {2, 0, 2}}, {1, 3}, 2, CARDS, {2, 0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int depths[GPUS * CARDS], chosen[GPUS];
+        for (int k = 0; k < cases[i].count * cases[i].card_count; k++)
+            depths[k] = cases[i].depths[k / cases[i].card_count][k % cases[i].card_count];
+        rail_choice_spread(depths, cases[i].numbers, cases[i].count, cases[i].card_count, chosen);
+        for (int k = 0; k < cases[i].count; k++)
+            CHECK_INT(chosen[k], cases[i].chosen[k]);
+    }
+}
+
+enum { GPUS = 3 };
+
+static bool tell_bus(struct device *device, char *bus_id, size_t bytes) {
+    static const char *const buses[GPUS] = {"0000:01:00.0", "0000:02:00.0", "0000:80:00.0"};
+    (void)snprintf(bus_id, bytes, "%s", buses[device->index]);
+    return true;
+}
+
+/* False: hwloc is not in this build. */
+static bool knows_machine(void) {
+    static const char *const buses[] = {"0000:01:00.0", "0000:02:00.0", "0000:80:00.0",
+                                        "0000:99:00.0", ""};
+    static const char *const cards[] = {"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_7"};
+    /* Machine, package, host bridge, switch. */
+    static const int wanted[5][4] = {{2, 3, 2, 0}, {3, 2, 2, 0}};
+    int depths[5][4];
+    CHECK_INT(setenv("HWLOC_XMLFILE", "tests/two_switches.xml", 1), 0);
+    topology_nearness(buses, 5, cards, 4, &depths[0][0]);
+    if (depths[0][1] == 0) return false;
+    for (int i = 0; i < 5 * 4; i++)
+        CHECK_INT(depths[i / 4][i % 4], wanted[i / 4][i % 4]);
+    return true;
+}
+
+static void test_nearest(void) {
+    static const struct device_backend backend = {.name = "gpu", .bus_id = tell_bus};
+    static const struct {
+        const char *net_devices, *tls;
+        int count;
+        const char *chosen[GPUS]; /* NULL: nothing is chosen */
+    } cases[] = {
+        {"mlx5_0:1,mlx5_1:1", "ib", 2, {"mlx5_1:1", "mlx5_0:1"}},
+        {"mlx5_0:1,mlx5_1:1", "ib", 1, {"mlx5_1:1"}},
+        {"mlx5_0:1,mlx5_1:1", "ib", 3, {"mlx5_1:1", "mlx5_0:1", "mlx5_0:1"}},
+        {"mlx5_2:1,mlx5_1:2", "rc_x", 2, {"mlx5_1:2", "mlx5_2:1"}},
+        {"mlx5_2:1,mlx5_9:1", "rc", 2, {"mlx5_2:1", "mlx5_2:1"}}, /* one is not known */
+        {"mlx5_0:1", "rc", 2, {"mlx5_0:1", "mlx5_0:1"}},
+        {"eth0,mlx5_0:1", "rc", 2, {"mlx5_0:1", "mlx5_0:1"}},
+        {"mlx5_0:1", "rc", 1, {NULL}},
+        {"mlx5_0:1,mlx5_1:1", "rc", 0, {NULL}},
+        {"mlx5_0:1,mlx5_1:1", "ib,tcp", 2, {NULL}},
+        {"mlx5_0:1,mlx5_1:1", "tcp", 2, {NULL}},
+        {"eth0,eth1", "ud", 2, {NULL}},
+        {"", "tcp", 2, {NULL}},
+    };
+    struct device gpus[GPUS];
+    struct device *list[GPUS];
+    if (!knows_machine()) {
+        printf("a build without hwloc: which RDMA device is near is not known\n");
+        return;
+    }
+    for (int i = 0; i < GPUS; i++) {
+        gpus[i] = (struct device){.backend = &backend, .index = i};
+        list[i] = &gpus[i];
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct rail_choice choice;
+        rail_choice_make(&choice, list, cases[i].count, cases[i].net_devices, cases[i].tls);
+        CHECK_INT(choice.count, cases[i].chosen[0] != NULL ? cases[i].count : 0);
+        for (int k = 0; k < choice.count; k++)
+            CHECK_TEXT(choice.names[k], cases[i].chosen[k]);
+    }
+}
+
 int main(void) {
     TEST_RUN(test_option);
     TEST_RUN(test_default);
     TEST_RUN(test_verbs);
+    TEST_RUN(test_spread);
+    TEST_RUN(test_nearest);
     TEST_RUN(test_no_rdma_device);
     return 0;
 }

@@ -139,8 +139,7 @@ static enum status find_mode(struct planned *planned) {
         return STATUS_INVALID;
     }
     planned->local = discipline.local;
-    planned->local_there = planned->local && planned->devices == 1 &&
-                           !device_is_host(&planned->device) &&
+    planned->local_there = planned->local && !device_is_host(&planned->device) &&
                            inner_can(planned->job, &planned->device);
     planned->optimizer = server_optimizer(planned);
     return STATUS_OK;
@@ -244,28 +243,40 @@ static void print_servers(const struct planned *planned) {
     }
 }
 
-/* What pushes take of one of its devices; 0 where the host encodes (worker/train.c). */
-static uint64_t device_pushes(const struct planned *planned) {
-    uint8_t *owners = memory_zeroed((size_t)planned->plan.block_count, sizeof *owners);
-    bool there = !device_is_host(&planned->device) && planned->local == planned->local_there &&
-                 job_momentum_after(planned->job) == 0;
+/* The optimizer's state of a worker that steps, or of a device `rank` of it. */
+static uint64_t worker_moments(const struct planned *planned, const uint8_t *owners, int rank) {
     uint64_t bytes = 0;
-    owner_assign(&planned->plan, planned->devices, owners);
-    for (int i = 0; there && i < planned->devices; i++) {
-        uint64_t own = push_codec_device_bytes(planned->push, &planned->device, i, owners);
-        bytes = own > bytes ? own : bytes;
+    for (uint64_t id = 0; id < planned->plan.block_count; id++) {
+        if (owner_is(owners, id, rank)) {
+            bytes += arena_need(inner_state_bytes(planned->job, &planned->plan.blocks[id]));
+        }
     }
-    free(owners);
     return bytes;
 }
 
-/* The optimizer's state of a worker that steps. */
-static uint64_t worker_moments(const struct planned *planned) {
-    uint64_t bytes = 0;
-    for (uint64_t id = 0; id < planned->plan.block_count; id++) {
-        bytes += arena_need(inner_state_bytes(planned->job, &planned->plan.blocks[id]));
+/* What pushes and local steps take of the device that has most of it; 0 where the host does them
+ * (worker/train.c). */
+static void count_own(const struct planned *planned, struct place_bytes *bytes) {
+    uint8_t *owners = memory_zeroed((size_t)planned->plan.block_count, sizeof *owners);
+    bool encodes = !device_is_host(&planned->device) && planned->local == planned->local_there &&
+                   job_momentum_after(planned->job) == 0;
+    owner_assign(&planned->plan, planned->devices, owners);
+    for (int rank = 0; rank < planned->devices; rank++) {
+        struct place_bytes own = {0};
+        if (encodes) {
+            own.pushes = push_codec_device_bytes(planned->push, &planned->device, rank, owners);
+        }
+        if (planned->local_there) {
+            own.local = local_device_bytes(&planned->plan, owners, rank);
+            own.moments = worker_moments(planned, owners, rank);
+        }
+        if (own.pushes + own.local + own.moments > bytes->pushes + bytes->local + bytes->moments) {
+            bytes->pushes = own.pushes;
+            bytes->local = own.local;
+            bytes->moments = own.moments;
+        }
     }
-    return bytes;
+    free(owners);
 }
 
 /* Each device has a share of the batch, and copies of weights and gradient; members on the host, of
@@ -282,13 +293,9 @@ static struct place_bytes count_device(const struct planned *planned) {
         return bytes;
     }
     bytes.weights = vector;
-    bytes.gradient = vector;
+    bytes.gradient = planned->job->accumulate_apart ? 2 * vector : vector;
     bytes.model += model_copies_bytes(planned->plan.value_count, &options) - 2 * vector;
-    bytes.pushes = device_pushes(planned);
-    if (planned->local_there) {
-        bytes.local = local_device_bytes(&planned->plan);
-        bytes.moments = worker_moments(planned);
-    }
+    count_own(planned, &bytes);
     return bytes;
 }
 
@@ -299,8 +306,11 @@ static struct place_bytes count_host(const struct planned *planned) {
     bool steps = job_workers_step(planned->job) || planned->local;
     bytes.weights = planned->local_there ? 0 : vector;
     bytes.gradient = bytes.weights;
+    if (planned->job->accumulate_apart && device_is_host(&planned->device)) {
+        bytes.gradient += vector; /* a device has it itself */
+    }
     bytes.local = planned->local ? 2 * vector : 0;
-    bytes.moments = steps && !planned->local_there ? worker_moments(planned) : 0;
+    bytes.moments = steps && !planned->local_there ? worker_moments(planned, NULL, 0) : 0;
     bytes.pushes = push_codec_memory(planned->push);
     for (uint64_t id = 0; id < planned->plan.block_count; id++) {
         bytes.pushes += push_codec_bound(planned->push, id);

@@ -30,6 +30,7 @@
 #define CHANNEL_ADDRESS_MAX ((size_t)4096)
 
 struct channel; /* each kind embeds it first */
+struct device;  /* kernels/device.h */
 
 enum channel_event_kind {
     CHANNEL_RECEIVED, /* slot, header, payload */
@@ -56,7 +57,9 @@ struct channel_config {
     uint32_t sends_max; /* sends in flight; then AGAIN */
     /* Sends in flight to one peer; then AGAIN may come. 0: as many as there may be at all. */
     uint32_t peer_sends_max;
-    bool device_payloads; /* device_memory() will be asked for */
+    /* [device_count] whose memory device_memory() will be asked for; open longer than this. */
+    struct device *const *devices;
+    int device_count; /* 0: payloads come from the host's memory alone */
 };
 
 struct channel_stats {
@@ -84,10 +87,11 @@ struct channel_ops {
      * the same to it; MEMORY, logged. See channel_memory(). */
     enum status (*memory)(struct channel *channel, size_t bytes, uint8_t **memory);
 
-    /* From now on payloads may lie in memory [bytes] of the calling thread's CUDA device, too: one
-     * piece, which must outlive the channel; the device stays the thread's. 0 bytes: only asks.
-     * UNSUPPORTED, as without this function: the channel sends from the host's alone. */
-    enum status (*device_memory)(struct channel *channel, const void *memory, size_t bytes);
+    /* From now on payloads may lie in memory [bytes] of the config's device of this number, too:
+     * one piece a device, which must outlive the channel. 0 bytes: only asks. UNSUPPORTED, as
+     * without this function: from this device the channel cannot send. */
+    enum status (*device_memory)(struct channel *channel, int device, const void *memory,
+                                 size_t bytes);
 
     /* header [FRAME_BYTES] is copied; payload [payload_bytes] stays the channel's until its
      * CHANNEL_SENT. AGAIN: too many in flight. PEER_LOST: the peer is gone, or was never connected.

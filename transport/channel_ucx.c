@@ -234,8 +234,10 @@ static void sent_callback(void *request, ucs_status_t code, void *user) {
     ucp_request_free(request);
 }
 
-static enum status ucx_device_memory(struct channel *channel, const void *memory, size_t bytes) {
+static enum status ucx_device_memory(struct channel *channel, int device, const void *memory,
+                                     size_t bytes) {
     struct ucx *ucx = (struct ucx *)channel;
+    ASSERT(device >= 0 && device < ucx->config.device_count);
     return ucx_devices_add(&ucx->devices, ucx->context, memory, bytes);
 }
 
@@ -580,7 +582,7 @@ enum status channel_ucx_open(struct channel **channel, const struct channel_conf
     char transports[OPTION_TEXT_MAX];
     tls = channel_ucx_tls(net_devices, tls);
     ucx->verbs = channel_ucx_is_verbs(tls);
-    ucx_devices_init(&ucx->devices, config->device_payloads, tls, transports);
+    ucx_devices_init(&ucx->devices, config->device_count == 1, tls, transports);
     enum status status = take_memory(ucx);
     if (status != STATUS_OK) log_error("ucx: no memory for %u slots", config->slots);
     if (status == STATUS_OK) status = ucx_setup_context(net_devices, transports, &ucx->context);

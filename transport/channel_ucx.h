@@ -9,7 +9,8 @@
  * rendezvous at its sender, an eager one in a bounded queue; when that is nearly full the channel
  * stops progressing until a slot is released, and TCP holds the senders back. So an owner must not
  * wait for its own sends to complete before it releases slots.
- * Payloads may lie on CUDA devices where UCX knows them and goes by RDMA (ucx_devices.h).
+ * Payloads may lie on a single CUDA device where UCX knows them and goes by RDMA (ucx_devices.h):
+ * on the calling thread's current one, in all calls.
  * UCX's error callback only queues an event. UCX has no authentication: its ports are bound to the
  * chosen interface and belong on a trusted network.
  */

@@ -127,11 +127,12 @@ static enum status either_memory(struct channel *channel, size_t bytes, uint8_t 
 }
 
 /* Whom shared memory reaches reads payloads where the host has them. */
-static enum status either_device_memory(struct channel *channel, const void *memory, size_t bytes) {
+static enum status either_device_memory(struct channel *channel, int device, const void *memory,
+                                        size_t bytes) {
     const struct either *either = (const struct either *)channel;
     struct channel *network = either->channels[NETWORK];
     if (either->channels[SHM] || !network->ops->device_memory) return STATUS_UNSUPPORTED;
-    return network->ops->device_memory(network, memory, bytes);
+    return network->ops->device_memory(network, device, memory, bytes);
 }
 
 static enum status either_send(struct channel *channel, uint32_t peer, const uint8_t *header,

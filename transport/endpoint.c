@@ -5,6 +5,8 @@
 #include "transport/channel_ucx.h"
 #include "transport/either.h"
 #include "transport/limits.h"
+#include "transport/rail_choice.h"
+#include "transport/rails.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -151,10 +153,11 @@ enum status endpoint_choose_device(struct endpoint *endpoint, const struct job *
     return STATUS_OK;
 }
 
-/* What the process's channels take in all, each as large as this one. */
+/* What the process's channels take in all, each as large as this one, with so many rails. */
 static enum status check_limits(const struct endpoint *endpoint,
-                                const struct channel_config *config) {
-    uint64_t files = 2 * (uint64_t)config->peers_max + CHANNEL_FILES;
+                                const struct channel_config *config, int rail_count) {
+    uint64_t contexts = 1 + (uint64_t)rail_count;
+    uint64_t files = contexts * (2 * (uint64_t)config->peers_max + CHANNEL_FILES);
     if (endpoint->uses_tls) {
         uint64_t both_ways = 2 * (uint64_t)config->peers_max * TLS_CHANNEL_LANES;
         files = both_ways + TLS_CHANNEL_PENDING + CHANNEL_FILES;
@@ -165,25 +168,69 @@ static enum status check_limits(const struct endpoint *endpoint,
     }
     /* What is sent lies in as much memory again as what is received. */
     uint64_t buffers = 2 * (uint64_t)config->slots * config->slot_bytes;
-    return limits_locked(endpoint->channels * (buffers + CHANNEL_LOCKED_BYTES));
+    return limits_locked(endpoint->channels * (buffers + contexts * CHANNEL_LOCKED_BYTES));
 }
 
 static enum status open_ucx(const struct endpoint *endpoint, const struct channel_config *config,
-                            struct channel **channel) {
-    enum status status = channel_ucx_open(channel, config, endpoint->net_devices, endpoint->tls);
+                            const char *net_devices, struct channel **channel) {
+    if (config->device_count > 0) device_enter(config->devices[0]);
+    enum status status = channel_ucx_open(channel, config, net_devices, endpoint->tls);
     if (status == STATUS_DEVICE && endpoint->devices_given) {
-        log_error("--net-devices %s: UCX cannot use it by %s (--tls)", endpoint->net_devices,
-                  endpoint->tls);
+        log_error("--net-devices %s: UCX cannot use it by %s (--tls)", net_devices, endpoint->tls);
         return STATUS_INVALID;
     }
     return status;
+}
+
+/* A rail for each device, beside the first channel. */
+static enum status open_rails(const struct endpoint *endpoint, const struct channel_config *config,
+                              const struct rail_choice *choice, struct channel **channel) {
+    struct channel *rails[GROUP_MAX];
+    struct channel_config each = *config;
+    enum status status = STATUS_OK;
+    int opened = 0;
+    each.slots = 1; /* it receives nothing */
+    each.slot_bytes = 1;
+    each.device_count = 1;
+    for (; opened < choice->count && status == STATUS_OK; opened++) {
+        const struct device *device = config->devices[opened];
+        const char *name = choice->names[opened];
+        each.devices = &config->devices[opened];
+        status = open_ucx(endpoint, &each, name, &rails[opened]);
+        if (status == STATUS_OK)
+            log_info("%s:%d sends by %s", device->backend->name, device->index, name);
+    }
+    if (status == STATUS_OK) return rails_open(*channel, rails, config, channel);
+    for (int i = 0; i < opened - 1; i++) { /* the last one did not open */
+        rails[i]->ops->close(rails[i]);
+    }
+    (*channel)->ops->close(*channel);
+    return status;
+}
+
+/* A choice is worth nothing where UCX does not know CUDA; the channel is asked. */
+static enum status open_network(const struct endpoint *endpoint,
+                                const struct channel_config *config,
+                                const struct rail_choice *choice, struct channel **channel) {
+    struct channel_config own = *config;
+    if (choice->count > 0) own.device_count = 1;
+    TRY(open_ucx(endpoint, &own, endpoint->net_devices, channel));
+    bool knows =
+        choice->count > 0 && (*channel)->ops->device_memory(*channel, 0, NULL, 0) == STATUS_OK;
+    return knows ? open_rails(endpoint, config, choice, channel) : STATUS_OK;
 }
 
 enum status endpoint_open_channel(const struct endpoint *endpoint, struct paced_link *link,
                                   const struct channel_config *config, struct channel **channel) {
     struct channel *shm = NULL;
     struct channel *ucx = NULL;
-    TRY(check_limits(endpoint, config));
+    struct rail_choice choice = {.count = 0};
+    /* Whom shared memory reaches reads payloads where the host has them. */
+    if (endpoint->uses_ucx && !endpoint->uses_shm) {
+        rail_choice_make(&choice, config->devices, config->device_count, endpoint->net_devices,
+                         endpoint->tls);
+    }
+    TRY(check_limits(endpoint, config, choice.count));
     if (endpoint->uses_tls) {
         const struct channel_tls_config tls = {.ip = endpoint->local_ip,
                                                .key = endpoint->has_key ? endpoint->key : NULL,
@@ -195,7 +242,8 @@ enum status endpoint_open_channel(const struct endpoint *endpoint, struct paced_
     if (endpoint->uses_shm) {
         TRY(channel_shm_open(&shm, config));
     }
-    enum status status = endpoint->uses_ucx ? open_ucx(endpoint, config, &ucx) : STATUS_OK;
+    enum status status =
+        endpoint->uses_ucx ? open_network(endpoint, config, &choice, &ucx) : STATUS_OK;
     if (status != STATUS_OK) {
         if (shm != NULL) shm->ops->close(shm);
         return status;

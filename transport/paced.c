@@ -137,10 +137,11 @@ static enum status paced_memory(struct channel *channel, size_t bytes, uint8_t *
     return inner->ops->memory ? inner->ops->memory(inner, bytes, memory) : STATUS_UNSUPPORTED;
 }
 
-static enum status paced_device_memory(struct channel *channel, const void *memory, size_t bytes) {
+static enum status paced_device_memory(struct channel *channel, int device, const void *memory,
+                                       size_t bytes) {
     struct channel *inner = ((struct paced *)channel)->inner;
     if (inner->ops->device_memory == NULL) return STATUS_UNSUPPORTED;
-    return inner->ops->device_memory(inner, memory, bytes);
+    return inner->ops->device_memory(inner, device, memory, bytes);
 }
 
 static enum status paced_send(struct channel *channel, uint32_t peer, const uint8_t *header,

@@ -7,10 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
+bool ucx_devices_possible(const char *tls) {
+    return channel_ucx_is_verbs(tls) && strstr(tls, "tcp") == NULL;
+}
+
 void ucx_devices_init(struct ucx_devices *devices, bool wanted, const char *tls,
                       char transports[OPTION_TEXT_MAX]) {
-    bool by_rdma = channel_ucx_is_verbs(tls) && strstr(tls, "tcp") == NULL;
-    *devices = (struct ucx_devices){.wanted = wanted && by_rdma};
+    *devices = (struct ucx_devices){.wanted = wanted && ucx_devices_possible(tls)};
     (void)snprintf(transports, OPTION_TEXT_MAX, "%s%s", tls, devices->wanted ? ",cuda" : "");
 }
 

@@ -1,7 +1,8 @@
 /* ucx_devices.h - the memory of a CUDA device that a UCX channel sends payloads from.
  *
  * UCX must have been built with CUDA, and is asked at run time. It is used by RDMA alone: a card
- * can read a device's memory, but to a socket the host's is nearer.
+ * can read a device's memory, but to a socket the host's is nearer. A context goes by the calling
+ * thread's current device, so it is for one device; rails.h has one for each.
  * The channel's owner alone calls.
  */
 #ifndef RUBATO_TRANSPORT_UCX_DEVICES_H
@@ -20,7 +21,10 @@ struct ucx_devices {
     size_t bytes;
 };
 
-/* UCX's transports with what it needs for devices, if they are wanted and all are RDMA's: tls ->
+/* Whether all of these transports are RDMA's. Pure. */
+bool ucx_devices_possible(const char *tls);
+
+/* UCX's transports with what it needs for devices, if they are wanted and possible: tls ->
  * transports. */
 void ucx_devices_init(struct ucx_devices *devices, bool wanted, const char *tls,
                       char transports[OPTION_TEXT_MAX]);

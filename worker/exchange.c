@@ -35,11 +35,11 @@ void exchange_channel_config(const struct plan *plan, struct channel_config *con
 
 /* Where devices put the payloads. */
 static void place_wires(struct exchange *exchange, size_t bytes) {
-    uint8_t *host = exchange->blocks[0].wire;
-    uint8_t *base =
-        exchange_device_place(&exchange->encoding, exchange->config.channel, host, bytes);
+    struct exchange_device *encoding = &exchange->encoding;
+    exchange_device_place(encoding, exchange->config.channel, exchange->blocks[0].wire, bytes);
     for (uint64_t id = 0; id < exchange->config.plan->block_count; id++) {
-        exchange->blocks[id].wire = base + (exchange->blocks[id].wire - host);
+        struct exchange_block *block = &exchange->blocks[id];
+        block->wire = exchange_device_wire(encoding, id, block->wire);
     }
 }
 
@@ -49,6 +49,9 @@ enum status exchange_init(struct exchange *exchange, const struct exchange_confi
     *exchange = (struct exchange){
         .config = *config, .follows = delta_find(config->job->pull, &codec), .lost_shard = -1};
     exchange->steps = job_workers_step(config->job);
+    exchange->raw =
+        (struct raw_weights){.plan = plan, .values = config->weights, .codecs = config->codecs};
+    ASSERT(config->codecs == NULL || !(exchange->follows || exchange->steps));
     TRY(push_codec_open(config->job, plan, config->rank, PUSH_CODEC_ALL, &exchange->push));
     exchange->counters.codec_bytes = push_codec_memory(exchange->push);
     /* Where frames cannot be lost, a late answer is a slow peer's; repeating whole pushes would
@@ -178,9 +181,8 @@ static void take_payload(struct exchange *exchange, uint64_t id,
     struct exchange_block *block = &exchange->blocks[id];
     block->codec = result->codec;
     block->wire_bytes = result->bytes;
-    block->wire_xxh3 = exchange->encoding.kept != NULL
-                           ? result->xxh3
-                           : checksum_xxh3(block->wire, block->wire_bytes);
+    block->wire_xxh3 =
+        exchange->encoding.stays ? result->xxh3 : checksum_xxh3(block->wire, block->wire_bytes);
     /* Of what the shard will apply: the codec may have made an infinity of a finite value, and then
      * the commit must say so. */
     block->sum_of_squares = result->square_sum;
@@ -310,10 +312,12 @@ static enum status send_frame(struct exchange *exchange, struct frame *frame, ui
                               cookie);
 }
 
-/* Worker 0: the block's first weights, straight from the vector. */
+/* Worker 0: the block's first weights, straight from the vector; also those of a block that has had
+ * an answer, and stays at its first version. */
 static enum status send_first(struct exchange *exchange, uint64_t id) {
     const struct plan_block *planned = &exchange->config.plan->blocks[id];
     const uint8_t *payload = (const uint8_t *)(exchange->config.weights + planned->offset);
+    raw_weights_decode(&exchange->raw, id);
     struct frame frame = {.kind = FRAME_INIT,
                           .codec = CODEC_F32,
                           .block = id,
@@ -469,6 +473,10 @@ static bool decode(struct exchange *exchange, const struct frame *frame,
     }
     if (frame->kind == FRAME_MEAN) {
         return step(exchange, frame, event);
+    }
+    if (exchange->raw.codecs != NULL) {
+        return raw_weights_install(&exchange->raw, frame->block, frame->codec, event->payload,
+                                   event->payload_bytes) == STATUS_OK;
     }
     if (delta_is(frame->codec)) {
         struct delta_place place = {.version = block->version, .check = block->check};

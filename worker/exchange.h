@@ -10,6 +10,7 @@
  * With --pull delta-* the installed weights are the block's replica (compression/delta.h): a
  * request says which one, the answer has the steps from there. Steps that do not fit are refused,
  * and the request is repeated without a replica: the answer is a whole one.
+ * Where only devices read the weights, answers are installed as they came (raw_weights.h).
  * Where the gradient is on devices that have the codec, blocks are encoded there
  * (exchange_device.h), and leave as they are done.
  * A state machine without threads or waits, polled by its owner. Memory is from the plan: one
@@ -25,6 +26,7 @@
 #include "proto/plan.h"
 #include "transport/channel.h"
 #include "worker/exchange_device.h"
+#include "worker/raw_weights.h"
 #include "worker/stepper.h"
 
 #include <stdatomic.h>
@@ -45,7 +47,7 @@ struct exchange_block {
     uint64_t version;     /* of the weights that are installed */
     uint32_t check;       /* of them, when they are a replica: delta_check() */
     int64_t asked_ns;     /* when it was last handed to the channel */
-    uint8_t *wire;        /* the encoded push; on a device if exchange_device_place() says so */
+    uint8_t *wire;        /* the encoded push; on a device if exchange_device_place() had it so */
     uint8_t codec;        /* of it */
     size_t wire_bytes;
     uint64_t wire_xxh3;
@@ -83,6 +85,9 @@ struct exchange_config {
     uint64_t job_id, epoch, session;
     uint32_t rank;
     float *weights; /* [plan.value_count], installed into: in local modes the anchor */
+    /* [plan.block_count] what each block of the weights is in (raw_weights.h). NULL: in f32, since
+     * answers are decoded when they come, as they must be if --pull is steps of what is there. */
+    uint8_t *codecs;
     struct exchange_devices devices; /* where pushes are encoded if that can be */
 };
 
@@ -92,6 +97,7 @@ struct exchange {
     struct exchange_device encoding;
     enum status device_status;     /* OK; DEVICE: it failed while it encoded; TIMEOUT: it hangs */
     struct exchange_block *blocks; /* [plan.block_count] */
+    struct raw_weights raw;        /* the config's */
     bool follows;                  /* the weights are replicas: --pull delta-* */
     bool steps;                    /* and are stepped here: --optimizer worker:NAME */
     struct stepper stepper;        /* then */

@@ -58,30 +58,63 @@ void exchange_device_open(struct exchange_device *encoding, const struct exchang
     log_devices(devices);
 }
 
-static bool channel_sends(struct channel *channel, const void *memory, size_t bytes) {
-    return channel->ops->device_memory != NULL &&
-           channel->ops->device_memory(channel, memory, bytes) == STATUS_OK;
+static size_t wire_bytes(const struct exchange_device *encoding, uint64_t id) {
+    return arena_need(push_codec_bound(encoding->push, id));
 }
 
-/* A thread has one current CUDA device, and UCX takes that one. */
-uint8_t *exchange_device_place(struct exchange_device *encoding, struct channel *channel,
-                               uint8_t *host, size_t bytes) {
-    struct device *device = encoding->encoders[0].device;
-    bool can = encoding->encoder_count == 1 && channel_sends(channel, NULL, 0);
-    if (can) encoding->kept = device_take(device, bytes);
-    if (encoding->kept != NULL && channel_sends(channel, encoding->kept, bytes)) {
-        log_info("payloads of pushes leave from the memory of the device");
-        return encoding->kept;
+static bool channel_sends(struct channel *channel, int device, const void *memory, size_t bytes) {
+    return channel->ops->device_memory != NULL &&
+           channel->ops->device_memory(channel, device, memory, bytes) == STATUS_OK;
+}
+
+/* Memory on each device, which its blocks' payloads leave from. False: one has not enough. */
+static bool keep(struct exchange_device *encoding, struct channel *channel) {
+    for (uint64_t id = 0; id < encoding->block_count; id++)
+        encoder_of(encoding, id)->kept_bytes += wire_bytes(encoding, id);
+    for (int i = 0; i < encoding->encoder_count; i++) {
+        struct exchange_encoder *encoder = &encoding->encoders[i];
+        if (encoder->kept_bytes == 0) continue;
+        encoder->kept = device_take(encoder->device, encoder->kept_bytes);
+        if (encoder->kept == NULL) return false;
     }
-    if (can) log_info("payloads of pushes leave from the memory of the host");
+    bool sends = true;
+    for (int i = 0; i < encoding->encoder_count && sends; i++) {
+        const struct exchange_encoder *encoder = &encoding->encoders[i];
+        sends = channel_sends(channel, i, encoder->kept, encoder->kept_bytes);
+    }
+    return sends;
+}
+
+void exchange_device_place(struct exchange_device *encoding, struct channel *channel, uint8_t *host,
+                           size_t bytes) {
+    struct device *first = encoding->encoders[0].device;
+    bool can = true;
+    for (int i = 0; i < encoding->encoder_count && can; i++)
+        can = channel_sends(channel, i, NULL, 0);
+    encoding->stays = can && keep(encoding, channel);
+    if (can)
+        log_info("payloads of pushes leave from the memory of the %s%s",
+                 encoding->stays ? "device" : "host",
+                 encoding->stays && encoding->encoder_count > 1 ? "s" : "");
+    if (encoding->stays) return;
     exchange_device_free(encoding);
-    encoding->pinned = device_pin(device, host, bytes) ? host : NULL;
-    return host;
+    encoding->pinned = device_pin(first, host, bytes) ? host : NULL;
+}
+
+uint8_t *exchange_device_wire(struct exchange_device *encoding, uint64_t id, uint8_t *host) {
+    struct exchange_encoder *encoder = encoder_of(encoding, id);
+    if (!encoding->stays) return host;
+    uint8_t *wire = encoder->kept + encoder->placed;
+    encoder->placed += wire_bytes(encoding, id);
+    ASSERT_OP(encoder->placed, <=, encoder->kept_bytes);
+    return wire;
 }
 
 void exchange_device_free(struct exchange_device *encoding) {
-    device_give(encoding->encoders[0].device, encoding->kept);
-    encoding->kept = NULL;
+    for (int i = 0; i < encoding->encoder_count; i++) {
+        device_give(encoding->encoders[i].device, encoding->encoders[i].kept);
+        encoding->encoders[i].kept = NULL;
+    }
 }
 
 void exchange_device_close(struct exchange_device *encoding) {
@@ -102,7 +135,7 @@ void exchange_device_push(struct exchange_device *encoding, uint64_t id, uint64_
     struct exchange_encoder *encoder = encoder_of(encoding, id);
     ASSERT_OP(encoder->count, <, encoder->owned);
     device_event_wait(encoder->device, DEVICE_CODEC, ready);
-    push_codec_queue(encoding->push, id, seq, values, wire, encoding->kept != NULL);
+    push_codec_queue(encoding->push, id, seq, values, wire, encoding->stays);
     device_event_record(encoder->device, encoding->done[id], DEVICE_CODEC);
     encoder->queued[(encoder->first + encoder->count++) % encoder->owned] = id;
     encoder->moved_ns = 0;

@@ -7,7 +7,7 @@
  * Invariant: a payload leaves when it is done, and a worker computes a new gradient where the last
  * one was only once that is answered; so a device needs no wait for encoders before it overwrites a
  * gradient. What was made behind sums of a group that has ended does not leave.
- * Where the channel can send from a device's memory, the payloads of a single one stay there.
+ * Where the channel can send from the devices' memory, payloads stay on their blocks' devices.
  * The exchange's thread alone calls, and uses DEVICE_CODEC.
  */
 #ifndef RUBATO_WORKER_EXCHANGE_DEVICE_H
@@ -32,7 +32,10 @@ struct exchange_encoder {
     struct device *device;
     uint64_t *queued; /* [owned] a ring of ids: `count` from `first` on */
     uint64_t owned, first, count;
-    int64_t moved_ns; /* when one was done last; 0: one was queued since */
+    int64_t moved_ns;  /* when one was done last; 0: one was queued since */
+    uint8_t *kept;     /* [kept_bytes] where its payloads stay; NULL: they go to the host */
+    size_t kept_bytes; /* that its blocks' payloads take */
+    size_t placed;     /* bytes that blocks have been given */
 };
 
 struct exchange_device {
@@ -44,8 +47,8 @@ struct exchange_device {
     struct device_event **done; /* [block_count] of their owners */
     uint64_t block_count;
     uint64_t count;     /* blocks that are queued, of all */
-    uint8_t *kept;      /* where payloads stay on the one device; NULL: they go to the host */
-    uint8_t *pinned;    /* there, if it could be pinned */
+    bool stays;         /* payloads stay on the devices */
+    uint8_t *pinned;    /* where they go on the host, if it could be pinned */
     int64_t timeout_ns; /* from when one was done last, until a device is taken to hang */
 };
 
@@ -54,17 +57,20 @@ struct exchange_device {
 void exchange_device_open(struct exchange_device *encoding, const struct exchange_devices *devices,
                           struct push_codec *push, const struct plan *plan, int64_t timeout_ns);
 
-/* Payloads go to the host's memory [bytes], which is pinned, and which is returned; or to as much
- * on a single device, where the channel sends from there and there is enough: then that is
- * returned, the host must not touch it, and check-sums come with the results. */
-uint8_t *exchange_device_place(struct exchange_device *encoding, struct channel *channel,
-                               uint8_t *host, size_t bytes);
+/* Payloads go to the host's memory [bytes], which is pinned; or, where the channel sends from each
+ * of the devices and each has enough memory, to theirs (`stays`): the host must not touch it, and
+ * check-sums come with the results. */
+void exchange_device_place(struct exchange_device *encoding, struct channel *channel, uint8_t *host,
+                           size_t bytes);
+
+/* After that, once a block: where its payload goes; `host` if it is to the host. */
+uint8_t *exchange_device_wire(struct exchange_device *encoding, uint64_t id, uint8_t *host);
 
 /* Waits for what is queued; while the host's memory is still there. Harmless on one that encodes
  * nothing. */
 void exchange_device_close(struct exchange_device *encoding);
 
-/* Gives back what payloads had on the device: after that, and after the channel is closed. */
+/* Gives back what payloads had on the devices: after that, and after the channel is closed. */
 void exchange_device_free(struct exchange_device *encoding);
 
 /* Queues block `id` of report `seq`: values [block.count] on its device, final behind `ready`, ->

@@ -116,6 +116,7 @@ static size_t make_sample(struct trainer *trainer, char **sample) {
 enum status finish_run(struct trainer *trainer) {
     struct report *report = trainer->config.report;
     char *sample = NULL;
+    raw_weights_decode_all(&trainer->raw);
     if (trainer->config.keep_weights != NULL) {
         memcpy(trainer->config.keep_weights, final_weights(trainer),
                (size_t)trainer->plan->value_count * sizeof(float));

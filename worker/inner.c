@@ -1,6 +1,7 @@
 #include "worker/inner.h"
 
 #include "base/assert.h"
+#include "worker/owner.h"
 
 static struct optimizer_piece piece_of(const struct plan_block *block) {
     return (struct optimizer_piece){
@@ -51,19 +52,22 @@ static enum status take_states(struct inner *inner, size_t bytes) {
     return STATUS_OK;
 }
 
-enum status inner_init(struct inner *inner, const struct job *job, const struct plan *plan,
-                       struct device *device, int threads) {
-    *inner =
-        (struct inner){.job = job, .plan = plan, .device = device, .optimizer = optimizer_of(job)};
+enum status inner_init(struct inner *inner, const struct inner_config *config) {
+    const struct plan *plan = config->plan;
+    *inner = (struct inner){.job = config->job,
+                            .plan = plan,
+                            .device = config->device,
+                            .optimizer = optimizer_of(config->job)};
     inner->scratch_bytes = scratch_need(inner);
     size_t blocks = (size_t)plan->block_count * sizeof(struct inner_block);
-    size_t scratch = (size_t)threads * inner->scratch_bytes;
+    size_t scratch = (size_t)config->threads * inner->scratch_bytes;
     size_t states = 0;
     TRY(arena_init(&inner->arena, arena_need(blocks) + arena_need(scratch)));
     inner->blocks = arena_take(&inner->arena, blocks);
     inner->scratch = arena_take(&inner->arena, scratch);
     for (uint64_t id = 0; id < plan->block_count; id++) {
-        inner->blocks[id].state_bytes = inner_state_bytes(job, &plan->blocks[id]);
+        if (owner_is(config->owners, id, config->rank))
+            inner->blocks[id].state_bytes = inner_state_bytes(config->job, &plan->blocks[id]);
         states += arena_need(inner->blocks[id].state_bytes);
     }
     enum status status = take_states(inner, states);

@@ -4,9 +4,9 @@
  * A block's step uses the job's settings and the plan's factors of learning rate and decay, and
  * gives the same bits on every chip (kernels/optimizer_state.h) and device, if that has the
  * optimizer.
- * Memory: the state of each block, where the weights are; and on the host, for each thread, what
- * its steps need for a while. There steps of different blocks may run at once, each with the number
- * of its own thread; on another device they are queued on DEVICE_COMPUTE.
+ * Memory: the state of each block that the place steps, where the weights are; and on the host, for
+ * each thread, what its steps need for a while. There steps of different blocks may run at once,
+ * each with the number of its own thread; on another device they are queued on DEVICE_COMPUTE.
  */
 #ifndef RUBATO_WORKER_INNER_H
 #define RUBATO_WORKER_INNER_H
@@ -40,15 +40,24 @@ bool inner_can(const struct job *job, const struct device *device);
 /* The bytes of a block's state, wherever it is. */
 size_t inner_state_bytes(const struct job *job, const struct plan_block *block);
 
-/* On a device that has the optimizer. job, plan and device must outlive it. MEMORY. */
-enum status inner_init(struct inner *inner, const struct job *job, const struct plan *plan,
-                       struct device *device, int threads) WARN_UNUSED;
+/* What steps, where, and which blocks: all outlive it. */
+struct inner_config {
+    const struct job *job;
+    const struct plan *plan;
+    struct device *device; /* that has the optimizer */
+    int threads;           /* of the host, whose steps may be made at once */
+    const uint8_t *owners; /* [plan.block_count] those of `rank` alone; NULL: all */
+    int rank;
+};
+
+/* MEMORY. */
+enum status inner_init(struct inner *inner, const struct inner_config *config) WARN_UNUSED;
 
 /* When the device is idle. */
 void inner_free(struct inner *inner);
 
-/* One step of block `id`, unless it is frozen: weights, grad [block.count] are the block's, on the
- * device. lr: the job's, before the plan's factor. */
+/* One step of block `id`, one of its own, unless it is frozen: weights, grad [block.count] are the
+ * block's, on the device. lr: the job's, before the plan's factor. */
 void inner_step(struct inner *inner, uint64_t id, float *weights, const float *grad,
                 float grad_scale, double lr, int thread);
 

@@ -84,6 +84,11 @@ struct model_options {
     struct device *device;   /* what computes, open until the model is closed; NULL: the host */
     struct model_team *team; /* whose models make each pass together (node.h), or NULL */
     int rank;                /* in the team */
+    /* With devices that are not the host, and training: what each block of the weights that are set
+     * is in (raw_weights.h) when they are read; NULL: in f32. They are set when no gradient is to
+     * be added to, since what is not f32 waits where a gradient will be. */
+    const uint8_t *codecs;
+    bool apart; /* of training: a gradient that is to be added is computed by itself */
 };
 
 struct model; /* activations, and where the tensors are */
@@ -98,7 +103,8 @@ void model_close(struct model *model);
 /* Bytes that model_open would take of options.device, which need not be open (device_describe); 0
  * if they do not fit in 64 bits. What the products take inside oneDNN is an estimate. Weights and
  * gradients are not among them: on the host they are the caller's, and on another device, or in a
- * team, model_copies_bytes() of as many values. Allocates nothing. */
+ * team, model_copies_bytes() of as many values; nor is the gradient that is computed `apart`.
+ * Allocates nothing. */
 uint64_t model_bytes(const struct model_shape *shape, const struct model_options *options);
 uint64_t model_copies_bytes(uint64_t value_count, const struct model_options *options);
 
@@ -109,8 +115,8 @@ enum status model_status(const struct model *model) WARN_UNUSED;
 /* Before the first pass, and after every change of weights [value_count], which the model goes on
  * reading: vectors, embeddings and, in f32, matrices from there; in bfloat16 matrices from copies
  * that are made now. Another device than the host copies all in the next model_forward, and reads
- * them no more when that has returned. NULL, with one device that is not the host: those that it
- * has, which were changed there. */
+ * them no more when that has returned. NULL, with devices that are not the host: those that they
+ * have, which were changed there. */
 void model_set_weights(struct model *model, const float *weights);
 
 /* Its own weights [value_count] where it has them; NULL: the model is the host's. Who changes them
@@ -144,10 +150,13 @@ struct model_batch {
 };
 
 /* Where a gradient goes. To accumulate K batches: scale 1/K, `add` for all but the first, `more`
- * for all but the last. */
+ * for all but the last. Sums go on where the last pass's ended, or with the model's option `apart`
+ * each gradient is computed from zero, as that of a single batch is, and each tensor's then added
+ * to the last pass's, before it is announced: ((g0 + g1) + g2) + ..., as a group adds its members'
+ * (kernels/group.h). */
 struct model_gradient {
     float *values; /* [value_count]; NULL, with devices that are not the host: it stays there */
-    float scale;   /* the gradient is that of scale * mean loss */
+    double scale;  /* the gradient is that of scale * mean loss; rounded to f32 where it is used */
     bool add;      /* to the last pass's; else it is overwritten, every value */
     bool more;     /* the next pass will add to it: another device than the host keeps it till then,
                     * and values stay as they are */

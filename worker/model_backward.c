@@ -21,8 +21,22 @@ uint64_t model_head_tensor(const struct model *model) {
     return model_last_tensor(model, model->shape.family->last_tensors);
 }
 
-float *model_gradient_values(const struct model *model, const struct model_gradient *gradient) {
+/* It is computed in model->apart. */
+static bool is_apart(const struct model *model, const struct model_gradient *gradient) {
+    return gradient->add && model->apart != NULL;
+}
+
+/* Where the device has the whole gradient. */
+static float *sum_of(const struct model *model, const struct model_gradient *gradient) {
     return model->mirror != NULL ? mirror_gradient(model->mirror) : gradient->values;
+}
+
+float *model_gradient_values(const struct model *model, const struct model_gradient *gradient) {
+    return is_apart(model, gradient) ? model->apart : sum_of(model, gradient);
+}
+
+bool model_gradient_adds(const struct model *model, const struct model_gradient *gradient) {
+    return gradient->add && !is_apart(model, gradient);
 }
 
 float *model_device_weights(const struct model *model) {
@@ -41,18 +55,26 @@ float *model_grad(const struct model_backward *pass, uint64_t tensor) {
     return pass->values + pass->model->plan->offsets[tensor];
 }
 
+static uint64_t count_of(const struct model *model, uint64_t tensor) {
+    const struct tensor *shape = &model->plan->tensors[tensor];
+    return shape->shape[0] * (shape->dims == 1 ? 1 : shape->shape[1]);
+}
+
 float *model_grad_adding(const struct model_backward *pass, uint64_t tensor) {
-    const struct tensor *shape = &pass->model->plan->tensors[tensor];
-    uint64_t count = shape->shape[0] * (shape->dims == 1 ? 1 : shape->shape[1]);
     float *grad = model_grad(pass, tensor);
-    if (!pass->gradient->add)
-        device_zero(pass->model->device, DEVICE_COMPUTE, grad, count * sizeof(*grad));
+    if (!pass->add)
+        device_zero(pass->model->device, DEVICE_COMPUTE, grad,
+                    count_of(pass->model, tensor) * sizeof(*grad));
     return grad;
 }
 
 /* From another device than the host hear_of_copies() announces it. */
 void model_announce(const struct model_backward *pass, uint64_t tensor) {
     struct model *model = pass->model;
+    if (is_apart(model, pass->gradient))
+        model->device->compute->add(model->device, model_grad(pass, tensor),
+                                    sum_of(model, pass->gradient) + model->plan->offsets[tensor],
+                                    (int64_t)count_of(model, tensor));
     if (model->mirror == NULL) {
         if (pass->ready != NULL) pass->ready(pass->context, tensor);
     } else if (!pass->gradient->more) {
@@ -80,7 +102,7 @@ void model_product_backward(const struct model_backward *pass, int64_t l,
     const struct compute_ops *compute = model->device->compute;
     compute->linear_backward_input(linear, product->dy, product->dx, product->add_dx, model->now.N);
     compute->linear_backward_weights(linear, product->x, product->dy, model_grad(pass, tensor),
-                                     d_bias, pass->gradient->add, model->now.N);
+                                     d_bias, pass->add, model->now.N);
     model_announce(pass, tensor);
     if (product->bias) model_announce(pass, tensor + 1);
 }
@@ -105,6 +127,7 @@ void model_backward(struct model *model, const struct model_batch *batch,
     struct model_backward pass = {.model = model,
                                   .gradient = gradient,
                                   .values = model_gradient_values(model, gradient),
+                                  .add = model_gradient_adds(model, gradient),
                                   .ready = ready,
                                   .context = context};
     const int32_t *tokens = model->mirror != NULL ? mirror_tokens(model->mirror) : batch->tokens;

@@ -127,6 +127,7 @@ struct model {
     bool loads;                  /* the next pass loads the weights, layer by layer */
     struct model_now now;
     bool gradient_ready; /* the last model_forward prepared a backward */
+    float *apart; /* [value_count] where a gradient is computed that is added then; or NULL */
     struct arena arena;
     struct model_layer *layers; /* [shape.layers] */
     int product_count;          /* of a layer */
@@ -154,6 +155,7 @@ struct model_backward {
     struct model *model;
     const struct model_gradient *gradient;
     float *values;         /* model_gradient_values() */
+    bool add;              /* model_gradient_adds() */
     model_ready_fn *ready; /* may be NULL */
     void *context;
 };
@@ -187,11 +189,13 @@ void model_load_first(struct model *model);
 void model_load_layer(struct model *model, int64_t l);
 void model_load_last(struct model *model);
 
-/* Where the device computes the gradient [value_count]. */
+/* Where the device computes the gradient [value_count], and whether onto what is there. */
 float *model_gradient_values(const struct model *model, const struct model_gradient *gradient);
+bool model_gradient_adds(const struct model *model, const struct model_gradient *gradient);
 
-/* Where a tensor's gradient goes; `_adding`: zeroed first unless gradients accumulate, for kernels
- * that add. */
+/* Where a tensor's gradient goes; `_adding`: zeroed first unless it is added to what is there, for
+ * kernels that add. Announced is one that is complete: where it was computed apart, it is added
+ * now. */
 float *model_grad(const struct model_backward *pass, uint64_t tensor);
 float *model_grad_adding(const struct model_backward *pass, uint64_t tensor);
 void model_announce(const struct model_backward *pass, uint64_t tensor);

@@ -65,6 +65,7 @@ static void head(struct model *model, const int32_t *targets, const struct model
                  float scale) {
     const struct compute_ops *compute = model->device->compute;
     int64_t N = model->now.N, C = model->shape.channels, V = model->shape.vocab;
+    bool add = gradient != NULL && model_gradient_adds(model, gradient);
     for (int64_t first = 0; first < N; first += model->chunk) {
         int64_t rows = N - first < model->chunk ? N - first : model->chunk;
         const float *x = model->last + first * C;
@@ -78,7 +79,7 @@ static void head(struct model *model, const int32_t *targets, const struct model
         compute->linear_backward_input(model->head, model->logits, model->d_branch + first * C,
                                        false, rows);
         compute->linear_backward_weights(model->head, x, model->logits, d_weights, NULL,
-                                         gradient->add || first > 0, rows);
+                                         add || first > 0, rows);
     }
 }
 
@@ -106,7 +107,7 @@ float model_forward(struct model *model, const struct model_batch *batch,
     if (!forward_body(model, now, tokens)) return give_up(model);
     /* Without targets that count, the gradient is 0 whatever it is scaled by. */
     float share = 1.0F / (float)(count > 0 ? count : 1);
-    head(model, targets, gradient, gradient != NULL ? gradient->scale * share : 0.0F);
+    head(model, targets, gradient, gradient != NULL ? (float)gradient->scale * share : 0.0F);
     const float *losses = model->losses;
     if (model->mirror != NULL) losses = mirror_losses(model->mirror, losses, N);
     if (losses == NULL) return give_up(model);

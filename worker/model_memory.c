@@ -205,6 +205,7 @@ enum status model_open(struct model **model, const struct model_shape *shape,
     struct model *made = memory_zeroed(1, sizeof(*made));
     struct carver carver = {.overflow = options->B > ROWS_MAX / options->T};
     enum status status = STATUS_MEMORY;
+    size_t apart = options->training && options->apart ? plan->value_count * sizeof(float) : 0;
     if (!carver.overflow) {
         *made = prepare(shape, options);
         carve_model(&carver, made);
@@ -214,7 +215,7 @@ enum status model_open(struct model **model, const struct model_shape *shape,
                   " tokens does not fit in memory; lower --batch or --seq-len",
                   options->B, options->T);
     } else {
-        status = take_arena(made, carver.need);
+        status = take_arena(made, carver.need + arena_need(apart));
     }
     if (status != STATUS_OK) {
         free(made);
@@ -224,6 +225,7 @@ enum status model_open(struct model **model, const struct model_shape *shape,
     made->layers = memory_zeroed((size_t)shape->layers, sizeof(*made->layers));
     carver = (struct carver){.arena = &made->arena};
     carve_model(&carver, made);
+    if (apart > 0) made->apart = arena_take(&made->arena, apart);
     status = open_products(made);
     if (status == STATUS_OK && (!device_is_host(made->device) || options->team != NULL)) {
         status = mirror_open(&made->mirror, made->device, plan, options);

@@ -2,7 +2,10 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "kernels/compute.h"
+#include "proto/codec_id.h"
 #include "worker/model_team.h"
+#include "worker/raw_weights.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +14,7 @@ struct model_mirror {
     struct device *device;
     const struct plan *plan;
     const float *source;       /* weights of the host; NULL: the device has its own */
+    const uint8_t *codecs;     /* [plan.block_count] of those; NULL: f32 */
     float *weights, *gradient; /* the device's; this is its memory */
     int32_t *batch;            /* [2, rows_most] the device's: tokens, then targets */
     int32_t *staged;           /* pinned, of the same size */
@@ -19,7 +23,7 @@ struct model_mirror {
     struct device_event *place; /* between queues: each wait is queued at once */
     struct model_team *team;    /* or NULL */
     int rank;
-    struct group_sum *sums; /* [team_pieces_most] of one tensor */
+    struct group_piece *sums; /* [team_pieces_most] of one tensor */
     /* The gradient's tensors that were sent in this pass. */
     uint64_t *sent;                /* [tensor_count] */
     struct device_event **arrived; /* [tensor_count] of each tensor */
@@ -55,8 +59,10 @@ static enum status take_memory(struct model_mirror *mirror, bool training) {
 enum status mirror_open(struct model_mirror **mirror, struct device *device,
                         const struct plan *plan, const struct model_options *options) {
     struct model_mirror *made = memory_zeroed(1, sizeof(*made));
+    ASSERT(options->codecs == NULL || options->training);
     *made = (struct model_mirror){.device = device,
                                   .plan = plan,
+                                  .codecs = options->codecs,
                                   .rows_most = options->B * options->T,
                                   .team = options->team,
                                   .rank = options->rank};
@@ -122,22 +128,64 @@ void mirror_expect(struct model_mirror *mirror, const float *weights) {
     follow(mirror, DEVICE_COPY_IN, DEVICE_COMPUTE);
 }
 
-static void copy_weights(struct model_mirror *mirror, uint64_t at, uint64_t count) {
+static void copy_values(struct model_mirror *mirror, uint64_t at, uint64_t count) {
     if (count > 0)
         device_copy(mirror->device, DEVICE_COPY_IN, mirror->weights + at, mirror->source + at,
                     (size_t)count * sizeof(float), DEVICE_TO);
 }
 
+/* Where the gradient will be, weights that are bfloat16 wait until they are widened. */
+static uint16_t *waiting_at(const struct model_mirror *mirror, uint64_t at) {
+    return (uint16_t *)(void *)(mirror->gradient + at);
+}
+
+static void widen(struct model_mirror *mirror, enum device_queue queue, uint64_t at,
+                  uint64_t count) {
+    if (count == 0) return;
+    if (queue != DEVICE_COPY_IN) follow(mirror, queue, DEVICE_COPY_IN);
+    mirror->device->compute->widen(mirror->device, queue, waiting_at(mirror, at),
+                                   mirror->weights + at, (int64_t)count);
+}
+
+/* Each block's values as they are on the host. Bfloat16 of blocks that follow each other is widened
+ * at once, on `queue`. */
+static void copy_weights(struct model_mirror *mirror, enum device_queue queue, uint64_t at,
+                         uint64_t count) {
+    const struct plan_block *blocks = mirror->plan->blocks;
+    const uint64_t end = at + count;
+    uint64_t first = at; /* of those that wait */
+    if (mirror->codecs == NULL || count == 0) {
+        copy_values(mirror, at, count);
+        return;
+    }
+    for (uint64_t id = raw_weights_block(mirror->plan, at), to; at < end; id++, at = to) {
+        const uint64_t offset = blocks[id].offset, block_end = offset + blocks[id].count;
+        to = block_end < end ? block_end : end;
+        if (mirror->codecs[id] == CODEC_BF16) {
+            const uint16_t *from = (const uint16_t *)(const void *)(mirror->source + offset);
+            device_copy(mirror->device, DEVICE_COPY_IN, waiting_at(mirror, first) + (at - first),
+                        from + (at - offset), (size_t)(to - at) * sizeof(*from), DEVICE_TO);
+        } else {
+            widen(mirror, queue, first, at - first);
+            copy_values(mirror, at, to - at);
+            first = to;
+        }
+    }
+    widen(mirror, queue, first, end - first);
+}
+
+/* A kernel ahead of the next copy would wait for room beside those that compute. So they widen on
+ * DEVICE_COMPUTE, but for what is gathered then. */
 static void load_values(struct model_mirror *mirror, uint64_t at, uint64_t count) {
     uint64_t members = mirror->team != NULL ? (uint64_t)team_members(mirror->team) : 1;
     uint64_t part = members > 1 ? count / members : 0;
     if (part > 0) {
         uint64_t own = at + (uint64_t)mirror->rank * part;
-        copy_weights(mirror, own, part);
+        copy_weights(mirror, DEVICE_COPY_IN, own, part);
         group_gather(team_group(mirror->team), mirror->rank, DEVICE_COPY_IN, mirror->weights + own,
                      mirror->weights + at, (size_t)part * sizeof(float));
     }
-    copy_weights(mirror, at + part * members, count - part * members);
+    copy_weights(mirror, DEVICE_COMPUTE, at + part * members, count - part * members);
 }
 
 /* A plan keeps a layer's matrices side by side, and its vectors: one copy for each. */
@@ -209,9 +257,9 @@ static void sum_pieces(struct model_mirror *mirror, uint64_t tensor, float *valu
     const struct team_piece *pieces;
     uint64_t count = team_pieces(mirror->team, tensor, &pieces);
     for (uint64_t i = 0; i < count; i++) {
-        mirror->sums[i] = (struct group_sum){.values = mirror->gradient + pieces[i].at,
-                                             .count = (int64_t)pieces[i].count,
-                                             .root = pieces[i].owner};
+        mirror->sums[i] = (struct group_piece){.values = mirror->gradient + pieces[i].at,
+                                               .count = (int64_t)pieces[i].count,
+                                               .root = pieces[i].owner};
     }
     group_sum_to(team_group(mirror->team), mirror->rank, DEVICE_COPY_OUT, mirror->sums, count);
     for (uint64_t i = 0; i < count && values != NULL; i++) {

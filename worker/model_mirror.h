@@ -3,7 +3,10 @@
  *
  * The trainer's weights and gradient stay on the host, where blocks come and go; the mirror has a
  * copy of both on the device and moves them while it computes:
- *   weights    some tensors at a time on DEVICE_COPY_IN; DEVICE_COMPUTE waits for them
+ *   weights    some tensors at a time on DEVICE_COPY_IN; DEVICE_COMPUTE waits for them. Of blocks
+ *              that are in bfloat16 (raw_weights.h) half the bytes, to where the gradient will be,
+ *              and from there they are widened: a tensor's weights are there before its gradient
+ *              is, and what was made of its last one came before them
  *   batch      by way of pinned memory, on DEVICE_COMPUTE
  *   losses     back on DEVICE_COMPUTE, and waited for: the one wait of a forward pass
  *   gradient   a tensor at a time on DEVICE_COPY_OUT, behind what computed it; or it stays, and
@@ -40,8 +43,8 @@ float *mirror_gradient(const struct model_mirror *mirror);
 const int32_t *mirror_tokens(const struct model_mirror *mirror);
 const int32_t *mirror_targets(const struct model_mirror *mirror);
 
-/* From now on mirror_load takes from weights [value_count] of the host; NULL: it leaves the
- * device's as they are. */
+/* From now on mirror_load takes from weights [value_count] of the host, in f32 or as the option
+ * `codecs` says when it is called; NULL: it leaves the device's as they are. */
 void mirror_expect(struct model_mirror *mirror, const float *weights);
 
 /* Tensors first .. first + count - 1 -> the device's weights. */

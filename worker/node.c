@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum order { ORDER_FORWARD, ORDER_BACKWARD, ORDER_END };
+enum order { ORDER_FORWARD, ORDER_BACKWARD, ORDER_PART, ORDER_END };
 
 struct member {
     struct node *node;
@@ -46,7 +46,8 @@ struct node {
     bool load, expect, has_gradient;
     struct model_gate gate;
     model_ready_fn *ready;
-    void *context;
+    node_part_fn *part;
+    void *context; /* of either */
 };
 
 /* ---- devices ---- */
@@ -123,6 +124,8 @@ static void run_member(struct member *member) {
     struct node *node = member->node;
     if (node->order == ORDER_FORWARD) {
         forward_member(member);
+    } else if (node->order == ORDER_PART) {
+        node->part(node->context, member->rank);
     } else {
         backward(member, &member->batch, &member->gradient, member->rank == 0 ? node->ready : NULL,
                  node->context);
@@ -161,7 +164,7 @@ static void give_order(struct node *node, enum order order) {
     pthread_mutex_unlock(&node->lock);
 }
 
-/* All members make the pass. A group ends every wait of its members in time. */
+/* All members make the pass, or their parts. A group ends every wait of its members in time. */
 static void run_all(struct node *node, enum order order) {
     give_order(node, order);
     run_member(&node->members[0]);
@@ -208,8 +211,7 @@ static void share_gradient(struct node *node, const struct model_gradient *gradi
         member->gradient = *gradient;
         /* Without targets the gradient is 0, whatever its scale, which must not be 0. */
         if (member->count > 0) {
-            member->gradient.scale =
-                (float)((double)gradient->scale * (double)member->count / (double)all);
+            member->gradient.scale = gradient->scale * (double)member->count / (double)all;
         }
     }
 }
@@ -242,22 +244,30 @@ void node_backward(struct node *node, const struct model_batch *batch,
     run_all(node, ORDER_BACKWARD);
 }
 
-float *node_device_weights(const struct node *node) {
-    ASSERT_OP(node->count, ==, 1);
-    return model_device_weights(node->members[0].model);
+enum status node_each(struct node *node, node_part_fn *part, void *context) {
+    node->part = part;
+    node->context = context;
+    run_all(node, ORDER_PART);
+    return node->status;
 }
 
-static const struct model *owner_of(const struct node *node, uint64_t block) {
-    return node->members[node->count > 1 ? team_owner(node->team, block) : 0].model;
+float *node_device_weights(const struct node *node, int rank) {
+    ASSERT_OP(rank, <, node->count);
+    return model_device_weights(node->members[rank].model);
 }
 
-const float *node_device_gradient(const struct node *node, uint64_t block) {
-    return model_device_gradient(owner_of(node, block));
+const float *node_device_gradient(const struct node *node, int rank) {
+    ASSERT_OP(rank, <, node->count);
+    return model_device_gradient(node->members[rank].model);
+}
+
+int node_owner(const struct node *node, uint64_t block) {
+    return node->count > 1 ? team_owner(node->team, block) : 0;
 }
 
 const struct device_event *node_ready_event(const struct node *node, uint64_t block,
                                             uint64_t tensor) {
-    return model_ready_event(owner_of(node, block), tensor);
+    return model_ready_event(node->members[node_owner(node, block)].model, tensor);
 }
 
 struct group *node_group(const struct node *node) {

@@ -3,7 +3,8 @@
  * Each device has a model (model.h) of its own, and all but the first a thread; the caller's thread
  * drives the first one. A batch's sequences are shared out in order, as many to each; the sum of
  * gradients is that of the batch on one device, in rank order on the host (kernels/group.h). So a
- * worker with two devices computes, to the bit, what two workers with half its batch do together.
+ * worker with two devices computes, to the bit, what two workers with half its batch do together,
+ * and what one device does that accumulates such halves `apart` (model.h).
  * The interface is a model's: weights and gradient are the caller's, on the host, unless it says
  * that they stay on the devices, and `ready` is called on its thread. With one device a node is
  * that device's model and nothing else. Nobody is stuck: when a device fails, a member is not there
@@ -47,21 +48,28 @@ enum status node_status(const struct node *node) WARN_UNUSED;
 struct model *node_host_model(struct node *node);
 
 /* As model_set_weights, model_expect_weights, model_forward and model_backward. */
-void node_set_weights(struct node *node, const float *weights); /* NULL: with one device alone */
+void node_set_weights(struct node *node, const float *weights);
 void node_expect_weights(struct node *node, const float *weights, const struct model_gate *gate);
 float node_forward(struct node *node, const struct model_batch *batch,
                    const struct model_gradient *gradient);
 void node_backward(struct node *node, const struct model_batch *batch,
                    const struct model_gradient *gradient, model_ready_fn *ready, void *context);
 
-/* As model_device_weights, of a node of one device. */
-float *node_device_weights(const struct node *node);
+/* As model_device_weights and model_device_gradient, of device `rank`. */
+float *node_device_weights(const struct node *node, int rank);
+const float *node_device_gradient(const struct node *node, int rank);
 
-/* As model_device_gradient and model_ready_event, of the device that has the block's sum: that of
- * its owner (owner.h). */
-const float *node_device_gradient(const struct node *node, uint64_t block);
+/* Which device has the sum of the block's gradient (owner.h), and its model_ready_event. */
+int node_owner(const struct node *node, uint64_t block);
 const struct device_event *node_ready_event(const struct node *node, uint64_t block,
                                             uint64_t tensor);
+
+/* What is done of something besides passes at device `rank`, by the thread that drives it; it may
+ * use the node's group. */
+typedef void node_part_fn(void *context, int rank);
+
+/* Each device's part at once; waits for all. Returns node_status(). */
+enum status node_each(struct node *node, node_part_fn *part, void *context) WARN_UNUSED;
 
 /* Of its devices; NULL: it has one. Lives as long as the node. */
 struct group *node_group(const struct node *node);

@@ -53,7 +53,8 @@ static enum status open_channel(void *context, const struct channel_config *conf
                                 struct channel **channel) {
     struct worker *worker = context;
     struct channel_config of_devices = *config;
-    of_devices.device_payloads = worker->device_count == 1 && !device_is_host(worker->devices[0]);
+    of_devices.devices = worker->devices;
+    of_devices.device_count = device_is_host(worker->devices[0]) ? 0 : worker->device_count;
     if (worker->endpoint.channels == 0) {
         char ip[64] = "";
         worker->control->ops->local_ip(worker->control, worker->session.member.connection, ip,

@@ -238,6 +238,7 @@ static enum status start_exchange(struct session *session, const struct session_
                                      .session = session->member.session,
                                      .rank = session->member.index,
                                      .weights = command->weights,
+                                     .codecs = command->codecs,
                                      .devices = command->devices};
     TRY(exchange_init(&session->exchange, &config));
     session->exchanging = true;

@@ -21,8 +21,8 @@
 
 enum session_command_kind {
     SESSION_READY,       /* tensors, count: kept by the trainer for the session's life */
-    SESSION_MEMORY,      /* weights: where answers are installed; devices: where pushes are encoded
-                          * if that can be; PULL may follow */
+    SESSION_MEMORY,      /* weights, codecs: where answers are installed (struct exchange_config);
+                          * devices: where pushes are encoded if that can be; PULL may follow */
     SESSION_PUSH,        /* report, block, values; with exchange_on_device() on the block's device,
                           * final behind `ready` */
     SESSION_COMMIT,      /* report: every block of it was pushed; SETTLED follows */
@@ -41,6 +41,7 @@ struct session_command {
     const struct tensor *tensors;
     uint64_t count;
     float *weights;
+    uint8_t *codecs;
     struct exchange_devices devices;
     const float *values;
     const struct device_event *ready;

@@ -1,5 +1,6 @@
 #include "worker/squares.h"
 
+#include "base/assert.h"
 #include "kernels/compute.h"
 
 #include <math.h>
@@ -9,11 +10,15 @@ uint64_t squares_device_bytes(const struct plan *plan) {
     return (plan->block_count + COMPUTE_SQUARES_SCRATCH) * sizeof(double);
 }
 
-enum status squares_init(struct squares *squares, const struct plan *plan, struct device *device) {
+enum status squares_init(struct squares *squares, const struct plan *plan, struct device *device,
+                         const uint8_t *owners, int rank) {
     bool host = device_is_host(device);
     size_t count = (size_t)plan->block_count;
-    *squares = (struct squares){
-        .plan = plan, .device = device, .threads = host ? omp_get_max_threads() : 1};
+    *squares = (struct squares){.plan = plan,
+                                .device = device,
+                                .owners = owners,
+                                .rank = rank,
+                                .threads = host ? omp_get_max_threads() : 1};
     squares->sums = device_take_pinned(device, count * sizeof(double));
     squares->made = squares->sums;
     if (!host) {
@@ -43,7 +48,8 @@ enum status squares_make(struct squares *squares, const float *values, uint64_t 
 #pragma omp parallel for schedule(dynamic) num_threads(squares->threads)
     for (int64_t id = 0; id < count; id++) {
         const struct plan_block *block = &plan->blocks[id];
-        if (!is_of(block, fragment)) continue;
+        if (!is_of(block, fragment) || !owner_is(squares->owners, (uint64_t)id, squares->rank))
+            continue;
         device->compute->sum_of_squares(device, values + block->offset, squares->scratch,
                                         squares->made + id, (int64_t)block->count);
     }
@@ -56,6 +62,7 @@ enum status squares_make(struct squares *squares, const float *values, uint64_t 
 
 enum status squares_norm(struct squares *squares, const float *values, double *norm) {
     double total = 0;
+    ASSERT(squares->owners == NULL);
     TRY(squares_make(squares, values, SQUARES_ALL));
     for (uint64_t id = 0; id < squares->plan->block_count; id++) {
         if (squares->plan->blocks[id].fragment != PLAN_FROZEN) total += squares->sums[id];

@@ -2,14 +2,14 @@
  * whether all values are finite, which they are if their sum is.
  *
  * Sums are f64, and a norm adds those of blocks in order of id. So its bits do not depend on the
- * number of threads; each kind of device adds within a block in an order of its own.
+ * number of threads or devices; each kind of device adds within a block in an order of its own.
  * One thread, which drives the device.
  */
 #ifndef RUBATO_WORKER_SQUARES_H
 #define RUBATO_WORKER_SQUARES_H
 
 #include "kernels/device.h"
-#include "proto/plan.h"
+#include "worker/owner.h"
 
 /* The blocks of all fragments, without frozen ones. */
 #define SQUARES_ALL (UINT64_MAX - 1)
@@ -17,6 +17,8 @@
 struct squares {
     const struct plan *plan;
     struct device *device;
+    const uint8_t *owners; /* [plan.block_count] sums are made of those of `rank`; NULL: of all */
+    int rank;
     int threads;     /* of the host */
     double *sums;    /* [plan.block_count] the host's, pinned */
     double *made;    /* [plan.block_count] the device's, and behind them its scratch; on the host
@@ -27,17 +29,18 @@ struct squares {
 /* Bytes that it takes of a device that is not the host. */
 uint64_t squares_device_bytes(const struct plan *plan);
 
-/* For vectors of this device. plan and device must outlive it. MEMORY, logged. */
-enum status squares_init(struct squares *squares, const struct plan *plan,
-                         struct device *device) WARN_UNUSED;
+/* For vectors of this device, of blocks that are `rank`'s; owners NULL: of all. plan, device and
+ * owners must outlive it. MEMORY, logged. */
+enum status squares_init(struct squares *squares, const struct plan *plan, struct device *device,
+                         const uint8_t *owners, int rank) WARN_UNUSED;
 void squares_free(struct squares *squares); /* harmless on a zeroed struct */
 
-/* Of values [plan.value_count] on the device -> sums of the fragment's blocks; the other ones are
- * left open. Waits for the device. DEVICE: it failed. */
+/* Of values [plan.value_count] on the device -> sums of the fragment's own blocks; the other ones
+ * are left open. Waits for the device. DEVICE: it failed. */
 enum status squares_make(struct squares *squares, const float *values,
                          uint64_t fragment) WARN_UNUSED;
 
-/* The norm of values, frozen blocks left out. DEVICE. */
+/* Of all blocks: the norm of values, frozen blocks left out. DEVICE. */
 enum status squares_norm(struct squares *squares, const float *values, double *norm) WARN_UNUSED;
 
 #endif

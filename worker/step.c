@@ -228,6 +228,18 @@ static bool pushed_there(const struct trainer *trainer) {
     return exchange_on_device(&trainer->config.session->exchange);
 }
 
+/* A block's values, of the host, or of the device that encodes them: then they are final behind
+ * `ready`. */
+static void push_values(struct trainer *trainer, uint64_t id, const float *values,
+                        const struct device_event *ready) {
+    struct session_command push = {.kind = SESSION_PUSH,
+                                   .block = id,
+                                   .report = trainer->report,
+                                   .values = values,
+                                   .ready = ready};
+    trainer_tell(trainer, &push);
+}
+
 /* A tensor's gradient is final, or will be behind its event: pushes the blocks that are complete
  * with it. */
 static void push_ready(void *context, uint64_t tensor) {
@@ -236,16 +248,14 @@ static void push_ready(void *context, uint64_t tensor) {
     uint64_t count = bucket_mark(&trainer->bucket, tensor, trainer->ready);
     for (uint64_t i = 0; i < count; i++) {
         const struct plan_block *block = &trainer->plan->blocks[trainer->ready[i]];
-        const float *values =
-            stays ? node_device_gradient(trainer->node, block->id) : trainer->grad;
-        struct session_command push = {
-            .kind = SESSION_PUSH,
-            .block = block->id,
-            .report = trainer->report,
-            .values = values + block->offset,
-            .ready = stays ? node_ready_event(trainer->node, block->id, tensor) : NULL};
+        const float *values = trainer->grad;
+        const struct device_event *ready = NULL;
+        if (stays) {
+            values = node_device_gradient(trainer->node, node_owner(trainer->node, block->id));
+            ready = node_ready_event(trainer->node, block->id, tensor);
+        }
         if (block->fragment != PLAN_FROZEN) {
-            trainer_tell(trainer, &push);
+            push_values(trainer, block->id, values + block->offset, ready);
         }
     }
 }
@@ -276,7 +286,6 @@ static bool compute_batch(struct trainer *trainer, int64_t micro) {
         micro + 1 == job->accumulate && !trainer->discipline.local && !pushes_moments(trainer);
     int64_t start_ns = clock_now_ns();
     int64_t count = read_batch(trainer, micro);
-    float part = (float)((double)count / (double)job_step_tokens(job));
     trainer->step_tokens += (uint64_t)count;
     if (pushes) {
         name_report(trainer, trainer->step_tokens);
@@ -288,10 +297,11 @@ static bool compute_batch(struct trainer *trainer, int64_t micro) {
                                 .dropout_seed = (uint64_t)job->seed,
                                 .dropout_step = sequence_of(trainer, micro)};
     /* Without targets the gradient is 0, whatever its scale, which must not be 0. */
-    struct model_gradient gradient = {.values = pushed_there(trainer) ? NULL : trainer->grad,
-                                      .scale = count > 0 ? part : 1,
-                                      .add = micro > 0,
-                                      .more = micro + 1 < job->accumulate};
+    struct model_gradient gradient = {
+        .values = pushed_there(trainer) ? NULL : trainer->grad,
+        .scale = count > 0 ? (double)count / (double)job_step_tokens(job) : 1,
+        .add = micro > 0,
+        .more = micro + 1 < job->accumulate};
     float loss = node_forward(trainer->node, &batch, &gradient);
     if (trainer_lost_device(trainer) || (awaits_answer(trainer) && !take_answer(trainer))) {
         return false;
@@ -301,7 +311,7 @@ static bool compute_batch(struct trainer *trainer, int64_t micro) {
     if (trainer_lost_device(trainer)) {
         return false;
     }
-    step->loss += loss * part;
+    trainer->step_loss += (double)loss * (double)count;
     step->forward_ns += forward_ns - start_ns;
     step->backward_ns += clock_now_ns() - forward_ns;
     return true;
@@ -341,23 +351,6 @@ static void send_commit(struct trainer *trainer) {
     trainer_tell(trainer, &commit);
 }
 
-/* Pushes a fragment's blocks of values [plan.value_count], of the host, or of the device that
- * encodes them: then they are final behind `ready`. */
-static void push_fragment(struct trainer *trainer, uint64_t fragment, const float *values,
-                          const struct device_event *ready) {
-    const struct plan *plan = trainer->plan;
-    for (uint64_t id = 0; id < plan->block_count; id++) {
-        struct session_command push = {.kind = SESSION_PUSH,
-                                       .block = id,
-                                       .report = trainer->report,
-                                       .values = values + plan->blocks[id].offset,
-                                       .ready = ready};
-        if (plan->blocks[id].fragment == fragment) {
-            trainer_tell(trainer, &push);
-        }
-    }
-}
-
 static void push_moments(struct trainer *trainer) {
     name_report(trainer, trainer->step_tokens);
     double norm = 0;
@@ -365,7 +358,10 @@ static void push_moments(struct trainer *trainer) {
     if (trainer->report.weight > 0) {
         trainer->report.clip = gradient_clip(trainer->job, norm / trainer->report.weight);
     }
-    push_fragment(trainer, 0, trainer->grad, NULL);
+    for (uint64_t id = 0; id < trainer->plan->block_count; id++) {
+        const struct plan_block *block = &trainer->plan->blocks[id];
+        if (block->fragment == 0) push_values(trainer, id, trainer->grad + block->offset, NULL);
+    }
 }
 
 /* False: the device failed. */
@@ -406,11 +402,11 @@ static bool compute_batches(struct trainer *trainer) {
     step->step = trainer->steps_done + 1;
     step->lr = job_learning_rate(job, trainer->steps_done);
     step->start_ns = clock_now_ns();
-    step->loss = 0;
     step->forward_ns = 0;
     step->forward_wait_ns = 0;
     step->backward_ns = 0;
     trainer->step_tokens = 0;
+    trainer->step_loss = 0;
     bucket_reset(&trainer->bucket);
     set_weights(trainer);
     for (int64_t micro = 0; micro < job->accumulate; micro++) {
@@ -426,7 +422,8 @@ static bool compute_batches(struct trainer *trainer) {
 static bool use_gradient(struct trainer *trainer) {
     struct report_step *step = &trainer->step;
     double weight = (double)trainer->step_tokens / (double)job_step_tokens(trainer->job);
-    step->loss = weight > 0 && weight != 1 ? (float)(step->loss / weight) : step->loss;
+    double targets = (double)(trainer->step_tokens > 0 ? trainer->step_tokens : 1);
+    step->loss = (float)(trainer->step_loss / targets);
     if (trainer->discipline.local) {
         return step_own_weights(trainer, weight);
     }
@@ -476,19 +473,19 @@ void step_compute(struct trainer *trainer) {
     }
 }
 
-/* False: the device failed. */
+/* False: a device failed. */
 static bool push_delta(struct trainer *trainer, uint64_t fragment) {
+    const struct plan *plan = trainer->plan;
     bool there = pushed_there(trainer);
-    const float *delta = NULL;
     device_range_begin(trainer->config.devices[0], "push");
-    enum status status =
-        local_delta(&trainer->local, fragment, trainer->report.weight, there, &delta);
-    if (status == STATUS_OK) {
-        push_fragment(trainer, fragment, delta, there ? trainer->local.ready : NULL);
-    } else {
-        trainer_fail_device(trainer);
+    enum status status = local_delta(&trainer->local, fragment, trainer->report.weight, there);
+    for (uint64_t id = 0; id < plan->block_count && status == STATUS_OK; id++) {
+        const struct device_event *ready;
+        const float *delta = local_delta_of(&trainer->local, id, &ready);
+        if (plan->blocks[id].fragment == fragment) push_values(trainer, id, delta, ready);
     }
     device_range_end(trainer->config.devices[0]);
+    if (status != STATUS_OK) trainer_fail_device(trainer);
     return status == STATUS_OK;
 }
 

@@ -9,7 +9,9 @@ enum status stepper_init(struct stepper *stepper, const struct job *job, const s
     size_t counts = (size_t)plan->block_count * sizeof(int64_t);
     size_t scratch = decoder_scratch_bytes(block);
     *stepper = (struct stepper){.push = push, .momentum_after = job_momentum_after(job)};
-    TRY(inner_init(&stepper->inner, job, plan, device_host(), 1));
+    const struct inner_config inner = {
+        .job = job, .plan = plan, .device = device_host(), .threads = 1};
+    TRY(inner_init(&stepper->inner, &inner));
     enum status status =
         arena_init(&stepper->arena, arena_need(counts) + 2 * arena_need(block * sizeof(float)) +
                                         arena_need(scratch));

@@ -81,6 +81,7 @@ void trainer_free(struct trainer *trainer) {
     }
     arena_free(&trainer->arena);
     squares_free(&trainer->squares);
+    free(trainer->raw.codecs);
     free(trainer->ready);
     free(trainer->fragment_tokens);
     free(trainer->tensors);
@@ -143,7 +144,8 @@ static void take_assigned(struct trainer *trainer, const struct session_event *e
         return;
     }
     char why[256];
-    if (job_discipline(job, &trainer->discipline, why, sizeof why) != STATUS_OK) {
+    if (job_discipline(job, &trainer->discipline, why, sizeof why) != STATUS_OK ||
+        job_check_apart(job, trainer->config.device_count, why, sizeof why) != STATUS_OK) {
         log_error("%s", why);
         trainer_fail(trainer, "the job's options do not fit each other", EXIT_CODE_USAGE);
         return;
@@ -198,7 +200,8 @@ void trainer_model_options(const struct job *job, struct model_options *options)
                                       .recompute = every > 0   ? MODEL_RECOMPUTE_EVERY
                                                    : attention ? MODEL_RECOMPUTE_ATTENTION
                                                                : MODEL_RECOMPUTE_NONE,
-                                      .recompute_every = every};
+                                      .recompute_every = every,
+                                      .apart = job->accumulate_apart};
 }
 
 /* Operations that all its devices could do in a second; 0: of one of them it is not known. */
@@ -235,31 +238,35 @@ static enum status take_arrays(struct trainer *trainer, bool vectors) {
     return STATUS_OK;
 }
 
-/* Local steps are made where weights and gradient are, if one device has all of both and can make
- * them. False: on the host, and a line says why if there is such a device. */
+/* Local steps are made where weights and gradient are, if these devices can. False: on the host,
+ * and a line says why if there are such devices. */
 static bool open_local_there(struct trainer *trainer) {
-    struct device *device = trainer->config.devices[0];
-    const char *why = NULL;
-    if (device_is_host(device)) {
+    const struct trainer_config *config = &trainer->config;
+    struct device *first = config->devices[0];
+    struct local_place places[GROUP_MAX];
+    if (device_is_host(first)) {
         return false;
     }
-    if (trainer->config.device_count > 1) {
-        why = "several devices have a part of the gradient each";
-    } else if (!inner_can(trainer->job, device)) {
-        why = "the device has only adamw and sgd, with --moments f32";
+    if (!inner_can(trainer->job, first)) {
+        log_info("local steps are made on the host: a device has only adamw and sgd, with "
+                 "--moments f32");
+        return false;
+    }
+    for (int i = 0; i < config->device_count; i++) {
+        places[i] = (struct local_place){.device = config->devices[i],
+                                         .weights = node_device_weights(trainer->node, i),
+                                         .grad = node_device_gradient(trainer->node, i)};
+    }
+    if (local_init(&trainer->local, trainer->job, trainer->plan, trainer->node, places,
+                   config->device_count) != STATUS_OK) {
+        log_info("local steps are made on the host: a device has no memory left for them");
+        return false;
+    }
+    if (config->device_count == 1) {
+        log_info("local steps are made on %s:%d", first->backend->name, first->index);
     } else {
-        const struct local_place place = {.device = device,
-                                          .weights = node_device_weights(trainer->node),
-                                          .grad = node_device_gradient(trainer->node, 0)};
-        if (local_init(&trainer->local, trainer->job, trainer->plan, &place) != STATUS_OK) {
-            why = "the device has no memory left for them";
-        }
+        log_info("local steps are made on all %d devices", config->device_count);
     }
-    if (why != NULL) {
-        log_info("local steps are made on the host: %s", why);
-        return false;
-    }
-    log_info("local steps are made on %s:%d", device->backend->name, device->index);
     return true;
 }
 
@@ -272,11 +279,11 @@ static enum status take_vectors(struct trainer *trainer) {
     }
     TRY(take_arrays(trainer, true));
     if (job_momentum_after(trainer->job) > 0) {
-        TRY(squares_init(&trainer->squares, plan, device_host()));
+        TRY(squares_init(&trainer->squares, plan, device_host(), NULL, 0));
     }
     const struct local_place place = {
         .device = device_host(), .weights = trainer->weights, .grad = trainer->grad};
-    return local ? local_init(&trainer->local, trainer->job, plan, &place) : STATUS_OK;
+    return local ? local_init(&trainer->local, trainer->job, plan, NULL, &place, 1) : STATUS_OK;
 }
 
 static enum status take_memory(struct trainer *trainer) {
@@ -291,9 +298,15 @@ static enum status take_memory(struct trainer *trainer) {
     bucket_init(&trainer->bucket, plan);
     trainer->ready = memory_zeroed((size_t)bucket_most(&trainer->bucket), sizeof(uint64_t));
     trainer->fragment_tokens = memory_zeroed((size_t)plan->fragment_count, sizeof(uint64_t));
+    if (raw_weights_wanted(job, trainer->discipline.local, device)) {
+        trainer->raw.codecs = memory_zeroed((size_t)plan->block_count, sizeof(uint8_t));
+        options.codecs = trainer->raw.codecs;
+    }
     TRY(node_open(&trainer->node, &trainer->shape, plan, &options, trainer->config.devices,
                   trainer->config.device_count));
     TRY(take_vectors(trainer));
+    trainer->raw.plan = plan;
+    trainer->raw.values = trainer->weights;
     if (!device_is_host(device)) {
         struct device_memory memory;
         device_memory(device, &memory);
@@ -350,8 +363,10 @@ static void take_planned(struct trainer *trainer, const struct session_event *ev
         trainer_fail(trainer, "it cannot write the run's folder", EXIT_CODE_CREATE);
         return;
     }
-    struct session_command memory = {
-        .kind = SESSION_MEMORY, .weights = installed, .devices = find_encoders(trainer)};
+    struct session_command memory = {.kind = SESSION_MEMORY,
+                                     .weights = installed,
+                                     .codecs = trainer->raw.codecs,
+                                     .devices = find_encoders(trainer)};
     struct session_command pull = {.kind = SESSION_PULL, .first = trainer->rank == 0};
     trainer_tell(trainer, &memory);
     trainer_tell(trainer, &pull);

@@ -93,6 +93,7 @@ struct trainer {
     /* [plan.value_count] weights: those that steps are made on. NULL: both are on the device, and
      * steps are made there. */
     float *weights, *grad;
+    struct raw_weights raw;    /* of the weights: how they are installed; codecs NULL: decoded */
     int32_t *tokens, *targets; /* [batch, seq_len] */
     struct discipline discipline;
     struct local local; /* local modes */
@@ -111,7 +112,8 @@ struct trainer {
     struct squares squares;           /* of gradients that are whole before they are pushed */
     uint64_t *fragment_tokens;        /* [fragments] that count, since the fragment's last report */
     struct exchange_report report;
-    uint64_t step_tokens;     /* that count, in the step under way */
+    uint64_t step_tokens;     /* that count, in the step under way, */
+    double step_loss;         /* and the sum of their losses */
     bool step_open;           /* its line is not written yet */
     int64_t interval_ns;      /* computing since the last report */
     double pace_ns;           /* a step, over the last reports; 0: not known */

@@ -30,6 +30,21 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
+// WIDTH divides count.
+template <int WIDTH>
+static __global__ void __launch_bounds__(THREADS)
+    from_bf16_kernel(const uint16_t *from, float *to, int64_t count) {
+    const int64_t step = (int64_t)gridDim.x * blockDim.x * WIDTH;
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * WIDTH;
+    for (; i < count; i += step) {
+        const auto in = *(const lanes<uint16_t, WIDTH> *)(from + i);
+        lanes<float, WIDTH> out;
+        for (int j = 0; j < WIDTH; j++)
+            out.values[j] = __uint_as_float((unsigned)in.values[j] << 16);
+        *(lanes<float, WIDTH> *)(to + i) = out;
+    }
+}
+
 template <int WIDTH>
 static __global__ void __launch_bounds__(THREADS)
     add_bias_kernel(const float *bias, float *y, int64_t stride, int64_t rows, int64_t cols) {
@@ -99,6 +114,20 @@ int cast_cuda_to_bf16(const struct cast_cuda *cast, const float *from, uint16_t 
         aligned(to, sizeof *to, to_stride, all.cols, 4))
         return launch_to_bf16<4>(&all, from, to, to_stride);
     return launch_to_bf16<1>(&all, from, to, to_stride);
+}
+
+template <int WIDTH>
+static cudaError_t launch_from_bf16(const uint16_t *from, float *to, int64_t count,
+                                    cudaStream_t stream) {
+    return kernel_launch(from_bf16_kernel<WIDTH>, kernel_blocks(count / WIDTH, THREADS),
+                         dim3(THREADS), 0, stream, from, to, count);
+}
+
+int cast_cuda_from_bf16(const uint16_t *from, float *to, int64_t count,
+                        struct CUstream_st *stream) {
+    if (aligned(from, sizeof *from, count, count, 4) && aligned(to, sizeof *to, count, count, 4))
+        return launch_from_bf16<4>(from, to, count, stream);
+    return launch_from_bf16<1>(from, to, count, stream);
 }
 
 template <int WIDTH>

@@ -1,5 +1,6 @@
 /* cast_cuda.h - what a matrix product needs around it on a CUDA device: operands rounded to
- * bfloat16, a bias added to each row, and its gradient, the sums of the columns.
+ * bfloat16, a bias added to each row, and its gradient, the sums of the columns. And weights that
+ * came as bfloat16.
  *
  * Matrices are f32, row by row, `stride` >= cols values from a row to the next; the caller's, none
  * overlapping another; rows, cols >= 1. Rounding is to nearest even, a NaN stays one: the bits of
@@ -27,6 +28,9 @@ struct cast_cuda {
 /* from [rows, cols] -> to [rows, cols] bfloat16, to_stride values a row. */
 int cast_cuda_to_bf16(const struct cast_cuda *cast, const float *from, uint16_t *to,
                       int64_t to_stride);
+
+/* from [count] bfloat16 -> to [count] f32, exactly; count >= 1. */
+int cast_cuda_from_bf16(const uint16_t *from, float *to, int64_t count, struct CUstream_st *stream);
 
 /* bias [cols] -> y [rows, cols] +=. */
 int cast_cuda_add_bias(const struct cast_cuda *cast, const float *bias, float *y);

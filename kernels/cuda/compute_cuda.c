@@ -5,6 +5,7 @@
 #include "kernels/cuda/activation_cuda.h"
 #include "kernels/cuda/anchor_cuda.h"
 #include "kernels/cuda/attention_cuda.h"
+#include "kernels/cuda/cast_cuda.h"
 #include "kernels/cuda/cross_entropy_cuda.h"
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/dropout_cuda.h"
@@ -158,6 +159,18 @@ static void mix_in(struct device *device, const float *anchor, float mix, float 
                      "mixing weights");
 }
 
+static void add(struct device *device, const float *values, float *sum, int64_t N) {
+    device_cuda_note(device, optimizer_cuda_add(values, sum, N, device_cuda_stream(device)),
+                     "adding gradients");
+}
+
+static void widen(struct device *device, enum device_queue queue, const uint16_t *from, float *to,
+                  int64_t N) {
+    (void)device_cuda_stream(device); /* makes the device the thread's */
+    const cudaStream_t stream = ((struct device_cuda *)(void *)device)->queues[queue];
+    device_cuda_note(device, cast_cuda_from_bf16(from, to, N, stream), "widening weights");
+}
+
 const struct compute_ops compute_cuda = {
     .scratch = scratch,
     .embedding_forward = embedding,
@@ -188,4 +201,6 @@ const struct compute_ops compute_cuda = {
     .sum_of_squares = squares,
     .anchor_delta = delta,
     .anchor_mix = mix_in,
+    .add = add,
+    .widen = widen,
 };

@@ -62,6 +62,10 @@ static enum status outcome(struct device_cuda *cuda) {
     return failed ? STATUS_DEVICE : STATUS_OK;
 }
 
+static void make_current(struct device *device) {
+    (void)enter(device);
+}
+
 cudaStream_t device_cuda_stream(struct device *device) {
     return enter(device)->queues[DEVICE_COMPUTE];
 }
@@ -141,14 +145,19 @@ static void memory_now(const struct device *device, struct device_memory *memory
     *memory = ((const struct device_cuda *)(const void *)device)->memory;
 }
 
+static bool bus_id(struct device *device, char *text, size_t bytes) {
+    cudaError_t error = cudaDeviceGetPCIBusId(text, (int)bytes, device->index);
+    device_cuda_note(device, (int)error, "asking for the bus");
+    return error == cudaSuccess;
+}
+
 static bool watch(struct device *device, struct device_reading *reading) {
     struct device_cuda *cuda = enter(device);
-    char bus_id[32];
+    char bus[32];
     if (!cuda->nvml_asked) {
         cuda->nvml_asked = true;
-        cudaError_t error = cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device->index);
-        device_cuda_note(device, (int)error, "asking for the bus");
-        if (error != cudaSuccess || nvml_open(&cuda->nvml, NVML_LIBRARY, bus_id) != STATUS_OK)
+        if (!bus_id(device, bus, sizeof bus) ||
+            nvml_open(&cuda->nvml, NVML_LIBRARY, bus) != STATUS_OK)
             cuda->nvml = NULL;
     }
     return cuda->nvml && nvml_read(cuda->nvml, reading) == STATUS_OK;
@@ -370,6 +379,8 @@ const struct device_backend device_cuda = {.name = "cuda",
                                            .unpin = unpin,
                                            .memory = memory_now,
                                            .watch = watch,
+                                           .bus_id = bus_id,
+                                           .enter = make_current,
                                            .range_begin = range_begin,
                                            .range_end = range_end,
                                            .record = record,

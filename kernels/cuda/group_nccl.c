@@ -26,6 +26,8 @@
 /* NCCL's own numbers: ncclDataType_t's ncclInt8 and ncclFloat32, ncclRedOp_t's ncclSum. */
 enum { NCCL_INT8 = 0, NCCL_FLOAT32 = 7, NCCL_SUM = 0 };
 
+enum { CALLS_MAX = 256 }; /* in a group of NCCL's */
+
 enum { STUCK_MS = 30000 }; /* that a member has to come back in, once its group was aborted */
 
 /* ncclComm_t is a pointer, ncclResult_t 0 is success. */
@@ -39,6 +41,8 @@ struct nccl_calls {
     int (*group_end)(void);
     int (*reduce)(const void *from, void *to, size_t count, int type, int operation, int root,
                   void *comm, cudaStream_t stream);
+    int (*broadcast)(const void *from, void *to, size_t count, int type, int root, void *comm,
+                     cudaStream_t stream);
     int (*gather)(const void *from, void *to, size_t count, int type, void *comm,
                   cudaStream_t stream);
 };
@@ -54,6 +58,7 @@ static const struct {
                {"ncclGroupStart", offsetof(struct nccl_calls, group_start)},
                {"ncclGroupEnd", offsetof(struct nccl_calls, group_end)},
                {"ncclReduce", offsetof(struct nccl_calls, reduce)},
+               {"ncclBroadcast", offsetof(struct nccl_calls, broadcast)},
                {"ncclAllGather", offsetof(struct nccl_calls, gather)}};
 
 struct member {
@@ -278,20 +283,47 @@ static cudaStream_t stream_of(const struct member *member, enum device_queue que
     return ((struct device_cuda *)(void *)member->device)->queues[queue];
 }
 
-/* As a group of NCCL's: one kernel that has all roots. */
-static void sum_to(struct group *group, int rank, enum device_queue queue,
-                   const struct group_sum *sums, uint64_t count) {
+/* A sum at its root, or the root's values at all. */
+static int queue_piece(const struct group_cuda *cuda, const struct member *member,
+                       const struct group_piece *piece, bool sum, cudaStream_t stream) {
+    size_t count = (size_t)piece->count;
+    float *values = piece->values;
+    if (sum)
+        return cuda->calls.reduce(values, values, count, NCCL_FLOAT32, NCCL_SUM, piece->root,
+                                  member->comm, stream);
+    return cuda->calls.broadcast(values, values, count, NCCL_FLOAT32, piece->root, member->comm,
+                                 stream);
+}
+
+/* As groups of NCCL's: a kernel has all roots of one. NCCL keeps a plan of each call in a group, so
+ * these are not too long. */
+static void queue_pieces(struct group *group, int rank, enum device_queue queue,
+                         const struct group_piece *pieces, uint64_t count, bool sum) {
     struct group_cuda *cuda = cuda_of(group);
     struct member *member = &cuda->members[rank];
     if (!begin_call(member)) return;
     cudaStream_t stream = stream_of(member, queue);
-    int error = cuda->calls.group_start();
-    bool started = error == 0;
-    for (uint64_t i = 0; i < count && error == 0; i++)
-        error = cuda->calls.reduce(sums[i].values, sums[i].values, (size_t)sums[i].count,
-                                   NCCL_FLOAT32, NCCL_SUM, sums[i].root, member->comm, stream);
-    int ended = started ? cuda->calls.group_end() : 0;
-    end_call(cuda, member, error != 0 ? error : ended, "a sum");
+    int error = 0;
+    for (uint64_t i = 0; i < count && error == 0;) {
+        uint64_t end = count - i > CALLS_MAX ? i + CALLS_MAX : count;
+        error = cuda->calls.group_start();
+        bool started = error == 0;
+        for (; i < end && error == 0; i++)
+            error = queue_piece(cuda, member, &pieces[i], sum, stream);
+        int ended = started ? cuda->calls.group_end() : 0;
+        error = error != 0 ? error : ended;
+    }
+    end_call(cuda, member, error, sum ? "a sum" : "a spread");
+}
+
+static void sum_to(struct group *group, int rank, enum device_queue queue,
+                   const struct group_piece *sums, uint64_t count) {
+    queue_pieces(group, rank, queue, sums, count, true);
+}
+
+static void spread(struct group *group, int rank, enum device_queue queue,
+                   const struct group_piece *pieces, uint64_t count) {
+    queue_pieces(group, rank, queue, pieces, count, false);
 }
 
 static void gather(struct group *group, int rank, enum device_queue queue, const void *from,
@@ -334,6 +366,7 @@ static void abort_group(struct group *group, int rank) {
 const struct group_ops group_nccl = {.open = open_group,
                                      .close = close_group,
                                      .sum_to = sum_to,
+                                     .spread = spread,
                                      .gather = gather,
                                      .sync = sync_group,
                                      .status = group_state,

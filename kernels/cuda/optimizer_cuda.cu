@@ -67,6 +67,13 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) *to = sum;
 }
 
+static __global__ void __launch_bounds__(THREADS)
+    add_kernel(const float *values, float *sum, int64_t N) {
+    const int64_t step = (int64_t)gridDim.x * THREADS;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < N; i += step)
+        sum[i] = __fadd_rn(sum[i], values[i]);
+}
+
 int optimizer_cuda_adamw(const struct adamw_factors *factors, float *weights, float *m, float *v,
                          const float *grad, int64_t N, struct CUstream_st *stream) {
     return kernel_launch(adamw_kernel, kernel_blocks(N, THREADS), dim3(THREADS), 0, stream,
@@ -88,4 +95,9 @@ int optimizer_cuda_sum_of_squares(const float *grad, int64_t N, double *scratch,
                       dim3((unsigned)parts), dim3(THREADS), 0, stream, grad, scratch, N);
     if (error != cudaSuccess) return error;
     return kernel_launch(parts_kernel, dim3(1), dim3(THREADS), 0, stream, scratch, sum, parts);
+}
+
+int optimizer_cuda_add(const float *values, float *sum, int64_t N, struct CUstream_st *stream) {
+    return kernel_launch(add_kernel, kernel_blocks(N, THREADS), dim3(THREADS), 0, stream, values,
+                         sum, N);
 }

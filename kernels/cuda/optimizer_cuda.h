@@ -1,5 +1,5 @@
 /* optimizer_cuda.h - kernels/optimizer.h on a CUDA device: AdamW and SGD with its bits, and the sum
- * of squares.
+ * of squares. And the sum of two gradients.
  *
  * Arrays on the stream's device, the caller's, none overlapping another; N >= 1. Each call queues
  * its work on the stream and returns 0, or the cudaError_t of a launch that failed. Any thread may
@@ -32,6 +32,9 @@ int optimizer_cuda_sgd(const struct sgd *sgd, float *weights, float *velocity, c
 enum { OPTIMIZER_CUDA_PARTS = 1024 };
 int optimizer_cuda_sum_of_squares(const float *grad, int64_t N, double *scratch, double *sum,
                                   struct CUstream_st *stream);
+
+/* sum [N] f32 += values [N] f32, each rounded once. */
+int optimizer_cuda_add(const float *values, float *sum, int64_t N, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

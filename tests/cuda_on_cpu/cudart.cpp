@@ -179,6 +179,17 @@ cudaError_t cudaDeviceGetPCIBusId(char *bus_id, int bytes, int device) {
     return cudaSuccess;
 }
 
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *pointer) {
+    struct allocation a;
+    *attributes = {};
+    attributes->device = current_device;
+    if (!memory_find(pointer, &a) || a.freed) return cudaSuccess;
+    attributes->type = a.pinned ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
+    if (!a.pinned) attributes->device = a.device;
+    attributes->devicePointer = const_cast<void *>(pointer);
+    return cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device) {
     if (device < 0 || device >= device_count()) return note_error(cudaErrorInvalidDevice);
     switch (attribute) {

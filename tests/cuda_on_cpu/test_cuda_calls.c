@@ -259,6 +259,24 @@ static void test_progress(void) {
     CHECK_CUDA(cudaEventDestroy(end));
 }
 
+/* What an address is, in the middle of an allocation, too, and while another device is current. */
+static void check_pointers(int other, void *of_first) {
+    struct cudaPointerAttributes told;
+    void *memory, *pinned;
+    CHECK_CUDA(cudaMalloc(&memory, 100));
+    CHECK_CUDA(cudaHostAlloc(&pinned, 100, cudaHostAllocDefault));
+    CHECK_CUDA(cudaPointerGetAttributes(&told, (char *)memory + 99));
+    CHECK(told.type == cudaMemoryTypeDevice && told.device == other);
+    CHECK_CUDA(cudaPointerGetAttributes(&told, of_first));
+    CHECK(told.type == cudaMemoryTypeDevice && told.device == 0);
+    CHECK_CUDA(cudaPointerGetAttributes(&told, pinned));
+    CHECK(told.type == cudaMemoryTypeHost);
+    CHECK_CUDA(cudaPointerGetAttributes(&told, &told));
+    CHECK(told.type == cudaMemoryTypeUnregistered);
+    CHECK_CUDA(cudaFreeHost(pinned));
+    CHECK_CUDA(cudaFree(memory));
+}
+
 /* A stream and an event belong to the device that was current when they were made. */
 static void test_other_device(void) {
     int least = -1, greatest = 1, device = 1;
@@ -276,6 +294,7 @@ static void test_other_device(void) {
     CHECK_CUDA(cudaEventRecord(event, urgent));
     CHECK_CUDA(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device));
     CHECK(strcmp(bus_id, "0000:02:00.0") == 0);
+    check_pointers(device, memory);
     CHECK_CUDA(cudaSetDevice(0));
     CHECK_CUDA(cudaStreamWaitEvent(stream, event, 0)); /* events order streams of all devices */
     CHECK_CUDA(cudaStreamSynchronize(stream));

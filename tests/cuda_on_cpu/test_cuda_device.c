@@ -13,6 +13,7 @@
 #include "kernels/device.h"
 #include "tests/test.h"
 
+#include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <stdarg.h>
 
@@ -318,8 +319,8 @@ static void threads(void) {
     }
 }
 
-/* More than half of what a device has, of each of two; and a queue of one device waits for an event
- * of the other. */
+/* More than half of what a device has, of each of two; a queue of one device waits for an event of
+ * the other; each is somewhere else in the machine, and becomes the current one when asked to. */
 static void two_devices(void) {
     struct device_memory memory_of;
     if (cuda->count() < 2) {
@@ -344,6 +345,16 @@ static void two_devices(void) {
     cuda->event_wait(second, DEVICE_COMPUTE, event);
     cuda->copy(second, DEVICE_COMPUTE, there, host + COUNT, COUNT * sizeof *host, DEVICE_TO);
     float back[COUNT];
+    char buses[2][32];
+    CHECK(cuda->bus_id(first, buses[0], sizeof buses[0]));
+    CHECK(cuda->bus_id(second, buses[1], sizeof buses[1]));
+    CHECK(strchr(buses[0], ':') && strcmp(buses[0], buses[1]) != 0);
+    for (int i = 0; i < 2; i++) {
+        int current = -1;
+        cuda->enter(i == 0 ? second : first);
+        CHECK_INT(cudaGetDevice(&current), cudaSuccess);
+        CHECK_INT(current, i == 0);
+    }
     cuda->copy(second, DEVICE_COMPUTE, back, there, sizeof back, DEVICE_FROM);
     CHECK_INT(cuda->wait(second, DEVICE_COMPUTE), STATUS_OK);
     check_values(back, COUNT, 5.0F);

@@ -1,6 +1,7 @@
 /* test_cuda_kernels.c - the CUDA kernels that take a value at a time against their plain twins on
- * the host: activations within a few f32 roundings, dropout, optimizers and what local steps come
- * to to the bit, and the sum of squares, which is the same to the bit in every run.
+ * the host: activations within a few f32 roundings, dropout, optimizers, what local steps come to,
+ * sums of gradients and f32 made of bfloat16 to the bit, and the sum of squares, which is the same
+ * to the bit in every run.
  *
  * Sizes are no multiples of a warp, a block or a pack, and arrays begin where packs can be loaded
  * and where they cannot; values are also infinite, NaN, denormal and about to overflow.
@@ -11,6 +12,7 @@
 #include "kernels/anchor.h"
 #include "kernels/cuda/activation_cuda.h"
 #include "kernels/cuda/anchor_cuda.h"
+#include "kernels/cuda/cast_cuda.h"
 #include "kernels/cuda/dropout_cuda.h"
 #include "kernels/cuda/optimizer_cuda.h"
 
@@ -197,6 +199,44 @@ static void test_anchor(void) {
     anchor_case(make_of(specials, SPECIALS, 1), make(SPECIALS, 28, 1.0F));
 }
 
+static void add_case(struct array values, struct array sum) {
+    for (int64_t i = 0; i < sum.count; i++)
+        sum.expected[i] += values.host[i];
+    CHECK_CUDA(optimizer_cuda_add(values.device, sum.device, sum.count, stream));
+    check_same("sum", sum);
+    drop(&values);
+}
+
+static void test_add(void) {
+    const int64_t sizes[] = {1, 31, 256, 1000, 4099};
+    for (int i = 0; i < 5; i++)
+        add_case(make(sizes[i], 31, 1.0F), make(sizes[i], 32, 10.0F));
+    add_case(make(SPECIALS, 31, 1.0F), make_of(specials, SPECIALS, 1));
+    add_case(make_of(specials, SPECIALS, 1), make(SPECIALS, 31, 1.0F));
+}
+
+/* Bfloat16 numbers first, first + 1, .. -> f32: as their upper halves. */
+static void widen_case(uint32_t first, int64_t count) {
+    struct array from = make(count, 1, 0.0F), to = make_output(count);
+    uint16_t *halves = (uint16_t *)from.host;
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t half = (first + (uint32_t)i) % 65536, bits = half << 16;
+        halves[i] = (uint16_t)half;
+        memcpy(&to.expected[i], &bits, sizeof bits);
+    }
+    push(&from);
+    CHECK_CUDA(cast_cuda_from_bf16((const uint16_t *)from.device, to.device, count, stream));
+    check_same("bfloat16 as f32", to);
+    drop(&from);
+}
+
+static void test_widen(void) {
+    const int64_t sizes[] = {1, 31, 256, 1000, 4099};
+    for (int i = 0; i < 5; i++)
+        widen_case(0x3f80, sizes[i]);
+    widen_case(0, 65536);
+}
+
 static double sum_of_squares(struct array grad) {
     double *device = NULL, sum = -1.0;
     CHECK_CUDA(cudaMalloc((void **)&device, (OPTIMIZER_CUDA_PARTS + 1) * sizeof(double)));
@@ -247,6 +287,7 @@ int main(void) {
         TEST_RUN(test_gelu_bias);
         TEST_RUN(test_swiglu);
         TEST_RUN(test_dropout);
+        TEST_RUN(test_widen);
     }
     misalignment = 0;
     TEST_RUN(test_many_rows);
@@ -254,6 +295,7 @@ int main(void) {
     TEST_RUN(test_sgd);
     TEST_RUN(test_sgd_alone);
     TEST_RUN(test_anchor);
+    TEST_RUN(test_add);
     TEST_RUN(test_sum_of_squares);
     TEST_RUN(test_sum_of_many_squares);
     device_tests_end();

@@ -1,8 +1,8 @@
 /* Proves that the model computes on a CUDA device what it computes on the host: loss and gradient
  * of a step of two accumulated batches, for each case of model_rig.c (both families, heads tied and
  * not, f32 and bf16, dropout, recomputation, odd sizes), step after step with weights that change;
- * the same bits each time; weights that come at the gate, or between two batches, or that were
- * changed on the device; and a model that does not fit.
+ * the same bits each time; gradients that are added apart; weights that come at the gate, or
+ * between two batches, or that were changed on the device; and a model that does not fit.
  * And that steps of a worker's own (worker/local.h) are the same there as on the host: with the
  * device's optimizers, frozen blocks and a v that stays after a while, what is reported, and what
  * an answer makes of it, of fragments, with and without a mix and a reset, and where own weights
@@ -86,6 +86,35 @@ static void test_repeats_bit_for_bit(void) {
         model_rig_close(&first);
         model_rig_close(&rig);
     }
+}
+
+/* Gradients that are added apart have the bits of a sum of each batch's. */
+static void check_apart(const struct model_rig_case *rig_case) {
+    struct model_rig plain, rig;
+    struct model_rig_case apart = *rig_case;
+    apart.options.apart = true;
+    CHECK_INT(model_rig_open(&plain, rig_case, device), STATUS_OK);
+    CHECK_INT(model_rig_open(&rig, &apart, device), STATUS_OK);
+    float *sum = memory_zeroed((size_t)plain.plan.value_count, sizeof(float));
+    (void)model_rig_step(&rig, NULL, NULL);
+    model_set_weights(plain.model, plain.weights);
+    for (int64_t n = 0; n < MODEL_RIG_BATCHES; n++) {
+        struct model_batch batch = model_rig_batch(&plain, n);
+        struct model_gradient gradient = {.values = plain.grad, .scale = 1.0 / MODEL_RIG_BATCHES};
+        (void)model_forward(plain.model, &batch, &gradient);
+        model_backward(plain.model, &batch, &gradient, NULL, NULL);
+        for (uint64_t i = 0; i < plain.plan.value_count; i++)
+            sum[i] = n == 0 ? plain.grad[i] : sum[i] + plain.grad[i];
+    }
+    CHECK(memcmp(rig.grad, sum, plain.plan.value_count * sizeof(float)) == 0);
+    free(sum);
+    model_rig_close(&plain);
+    model_rig_close(&rig);
+}
+
+static void test_apart(void) {
+    check_apart(&model_rig_cases[3]);
+    check_apart(&model_rig_cases[6]);
 }
 
 /* Weights that come when the gate is asked for them. */
@@ -230,7 +259,7 @@ static void own_open(struct own *own, struct device *where) {
     own->here = memory_zeroed(1, vector_bytes);
     const struct local_place place = {.device = where, .weights = own->weights, .grad = own->grad};
     CHECK(inner_can(&job, where));
-    CHECK_INT(local_init(&own->local, &job, &plan, &place), STATUS_OK);
+    CHECK_INT(local_init(&own->local, &job, &plan, NULL, &place, 1), STATUS_OK);
 }
 
 static void own_close(struct own *own) {
@@ -273,12 +302,12 @@ static void own_spoil(struct own *own, uint64_t fragment) {
 }
 
 /* Two steps, of which the second is left out in turn 1, a report and its answer. */
-static void own_turn(struct own *own, uint32_t turn, const float **delta) {
+static void own_turn(struct own *own, uint32_t turn) {
     uint64_t fragment = turn % plan.fragment_count;
     CHECK_INT(own_step(own, 10 * turn), STATUS_OK);
     CHECK_INT(own_step(own, turn == 1 ? UNSOUND : 10 * turn + 1),
               turn == 1 ? STATUS_CORRUPT : STATUS_OK);
-    CHECK_INT(local_delta(&own->local, fragment, 0.75, false, delta), STATUS_OK);
+    CHECK_INT(local_delta(&own->local, fragment, 0.75, false), STATUS_OK);
     own_make(own->here, 10 * turn + 2, 1.0F);
     if (turn == 2 || turn == 3) own_spoil(own, fragment);
     for (uint64_t id = 0; id < plan.block_count; id++) {
@@ -304,7 +333,6 @@ static void check_same(const char *what, const float *values, const float *expec
 
 static void local_case(const char *options, double tolerance) {
     struct own host, there;
-    const float *expected = NULL, *delta = NULL;
     printf("  %s\n", options);
     own_job(options);
     own_open(&host, device_host());
@@ -314,12 +342,13 @@ static void local_case(const char *options, double tolerance) {
         CHECK_INT(local_install(&own->local, LOCAL_ALL), STATUS_OK);
     }
     for (uint32_t turn = 0; turn < 4; turn++) {
-        own_turn(&host, turn, &expected);
-        own_turn(&there, turn, &delta);
-        check_same("delta", delta, expected, tolerance);
+        own_turn(&host, turn);
+        own_turn(&there, turn);
+        check_same("delta", there.local.delta, host.local.delta, tolerance);
         check_same("weights", there.here, host.here, tolerance);
         for (uint64_t id = 0; id < plan.block_count; id++)
-            CHECK_INT(there.local.inner.blocks[id].updates, host.local.inner.blocks[id].updates);
+            CHECK_INT(there.local.members[0].inner.blocks[id].updates,
+                      host.local.members[0].inner.blocks[id].updates);
     }
     own_close(&host);
     own_close(&there);
@@ -359,6 +388,7 @@ int main(void) {
     CHECK_INT(device_open(&device, DEVICE_CUDA, 0), STATUS_OK);
     TEST_RUN(test_as_the_host);
     TEST_RUN(test_repeats_bit_for_bit);
+    TEST_RUN(test_apart);
     TEST_RUN(test_gate);
     TEST_RUN(test_weights_between);
     TEST_RUN(test_own_weights);

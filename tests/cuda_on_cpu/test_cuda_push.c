@@ -5,7 +5,8 @@
  * leaves, is settled or is repeated before its payload is done, the commit last. A device that
  * fails or hangs while it encodes says so, and what it and the other one had done before has left;
  * what is done when the group that makes the values has ended does not leave. Where a device lacks
- * a codec or memory, the host encodes, and nothing stays behind.
+ * a codec or memory, the host encodes, and nothing stays behind. Where the channel sends from the
+ * devices, each payload leaves from memory of its block's device, which the host never touches.
  *
  * What the device says can be bent: its table of functions is a copy with a few others in it.
  */
@@ -72,6 +73,52 @@ static enum status ask_group(struct group *group) {
 static const struct group_ops told_ops = {.status = ask_group};
 static struct group told = {.ops = &told_ops, .count = DEVICES};
 
+/* ---- a channel that sends from devices' memory, by copying what it sends ---- */
+
+static bool sends_from_devices;
+static struct channel_ops sending_ops;
+static const struct channel_ops *host_ops; /* the fake channel's own */
+static struct {
+    const uint8_t *start; /* [bytes] */
+    size_t bytes;
+} kept[DEVICES];
+static uint8_t copies[FAKE_SENDS][FAKE_BYTES]; /* of one fake channel's sends */
+
+static enum status take_piece(struct channel *channel, int device, const void *memory,
+                              size_t bytes) {
+    (void)channel;
+    CHECK(device < device_total);
+    if (bytes == 0) return STATUS_OK;
+    kept[device].start = memory;
+    kept[device].bytes = bytes;
+    return STATUS_OK;
+}
+
+static enum status send_piece(struct channel *channel, uint32_t peer, const uint8_t *header,
+                              const uint8_t *payload, size_t bytes, uint64_t cookie) {
+    uint8_t *copy = copies[((struct fake_channel *)channel)->send_count];
+    struct frame frame;
+    CHECK_INT(frame_decode(header, &frame), STATUS_OK);
+    if (frame.kind == FRAME_PUSH && kept[0].start != NULL) {
+        int owner = kept[1].start != NULL ? (int)(frame.block % DEVICES) : 0;
+        size_t at = (size_t)((uintptr_t)payload - (uintptr_t)kept[owner].start);
+        CHECK(at < kept[owner].bytes && bytes <= kept[owner].bytes - at);
+        CHECK(bytes > 0 && bytes <= FAKE_BYTES);
+        device_copy(devices[owner], DEVICE_COPY_OUT, copy, payload, bytes, DEVICE_FROM);
+        CHECK_INT(device_wait(devices[owner], DEVICE_COPY_OUT), STATUS_OK);
+        payload = copy;
+    }
+    return host_ops->send(channel, peer, header, payload, bytes, cookie);
+}
+
+static void send_from_devices(struct channel *channel) {
+    host_ops = channel->ops;
+    sending_ops = *host_ops;
+    sending_ops.device_memory = take_piece;
+    sending_ops.send = send_piece;
+    channel->ops = &sending_ops;
+}
+
 /* ---- an exchange, with its values on so many devices, or on the host ---- */
 
 struct push_rig {
@@ -92,6 +139,8 @@ static void open_rig(struct push_rig *push_rig, const char *push, int count) {
     (void)snprintf(rig->job.push_policy, sizeof rig->job.push_policy, "all");
     rig->job.dense_warmup = 1;
     rig->job.density_schedule = 0;
+    if (count > 0) memset(kept, 0, sizeof kept);
+    if (count > 0 && sends_from_devices) send_from_devices(&rig->fake.channel);
     rig_exchange(rig, RANK, count > 0 ? &used : NULL);
     push_rig->count = count;
     push_rig->values = real->take_pinned(devices[0], VALUES * sizeof(float));
@@ -223,12 +272,30 @@ static void check_codec(const char *push, int count) {
 }
 
 static void test_same_pushes(void) {
-    static const char *const pushes[] = {"none",        "int8",         "int4:sr,had",  "onebit,ef",
-                                         "topk:0.3,ef", "int8,ef=loco", "randk:0.4,ef", "fp8:e5m2"};
+    static const char *const pushes[] = {
+        "none",         "int8",         "int4:sr,had", "onebit,ef", "topk:0.3,global,ef",
+        "int8,ef=loco", "randk:0.4,ef", "fp8:e5m2"};
     for (size_t i = 0; i < sizeof pushes / sizeof pushes[0]; i++) {
         for (int count = 1; count <= device_total; count++)
             check_codec(pushes[i], count);
     }
+}
+
+static void test_sends_from_devices(void) {
+    static const char *const pushes[] = {"none", "int8", "onebit,ef", "topk:0.3,ef"};
+    struct device_memory before, after;
+    device_memory(devices[0], &before);
+    sends_from_devices = true;
+    for (size_t i = 0; i < sizeof pushes / sizeof pushes[0]; i++) {
+        for (int count = 1; count <= device_total; count++) {
+            check_codec(pushes[i], count);
+            for (int owner = 0; owner < DEVICES; owner++)
+                CHECK((kept[owner].start != NULL) == (owner < count));
+        }
+    }
+    sends_from_devices = false;
+    device_memory(devices[0], &after);
+    CHECK_INT(after.used, before.used);
 }
 
 /* Report 1 is pushed, and the last of so many devices holds it. Returns the sends before. */
@@ -338,18 +405,22 @@ static void test_fails(void) {
     }
 }
 
-/* At each piece of the last of so many devices. */
-static void check_no_memory(int count) {
+/* At each piece of the last of so many devices: the host encodes, or what the device has encoded
+ * leaves from the host's memory. */
+static void check_no_memory(int count, bool stays) {
     static struct push_rig here;
     struct device_memory before, after;
-    bool on_device = false;
+    bool enough = false;
+    sends_from_devices = stays;
     device_memory(devices[0], &before);
-    for (int64_t pieces = 0; !on_device; pieces++) {
+    for (int64_t pieces = 0; !enough; pieces++) {
         CHECK(pieces < 16);
         bend(count - 1);
         takes_left = pieces;
         open_rig(&here, "int8,ef", count);
-        on_device = exchange_on_device(&here.rig.exchange);
+        enough =
+            exchange_on_device(&here.rig.exchange) && (!stays || here.rig.exchange.encoding.stays);
+        CHECK((kept[count - 1].start != NULL) == (enough && stays));
         rig_start(&here.rig);
         uint32_t sends = here.rig.fake.send_count;
         set_values(&here, 1);
@@ -366,11 +437,13 @@ static void check_no_memory(int count) {
 
 static void test_no_memory(void) {
     for (int count = 1; count <= device_total; count++)
-        check_no_memory(count);
+        for (int stays = 0; stays < 2; stays++)
+            check_no_memory(count, stays == 1);
+    sends_from_devices = false;
 }
 
 static void test_other_codecs(void) {
-    static const char *const pushes[] = {"topk:0.3,global", "powersgd:1,ef", "int8+zstd"};
+    static const char *const pushes[] = {"powersgd:1,ef", "int8+zstd"};
     static struct push_rig here;
     for (size_t i = 0; i < sizeof pushes / sizeof pushes[0]; i++) {
         open_rig(&here, pushes[i], device_total);
@@ -387,6 +460,7 @@ int main(void) {
         CHECK_INT(device_open(&devices[i], DEVICE_CUDA, i), STATUS_OK);
     real = devices[0]->backend;
     TEST_RUN(test_same_pushes);
+    TEST_RUN(test_sends_from_devices);
     TEST_RUN(test_waits);
     TEST_RUN(test_hangs);
     if (device_total == DEVICES) TEST_RUN(test_group_ends);

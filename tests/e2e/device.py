@@ -2,12 +2,16 @@
 """Workers with --device cuda in real jobs, on two devices: those of the stand-in of
 tests/cuda_on_cpu, which LD_LIBRARY_PATH puts in the place of NVIDIA's libraries."""
 import os
+import struct
 
 from cluster import expect, expect_equal, main, read_metrics
 
 MODELS = ("gpt2:1x32x2", "llama:1x32x4x2")
 SHAPE = ["--seq-len", "16", "--batch", "2", "--block-values", "1000"]
 EXACT = ["--push", "none", "--pull", "none"]
+MACHINE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+                       "two_switches.xml")
+NEAREST = ["mlx5_1:1", "mlx5_0:1"]  # there, of the stand-in's devices
 
 
 def metrics_of(folder, schema="rubato.step/1", name="metrics.jsonl"):
@@ -19,13 +23,13 @@ def expect_near(actual, wanted, tolerance, what):
            f"{what} is {actual}, expected {wanted} within {tolerance:g} of it")
 
 
-def run(cluster, device, *options, worker_options=()):
+def run(cluster, device, *options, worker_options=(), environment=None):
     """A job of one server and one worker -> the worker, the losses of its steps, and at the end."""
     number = len(cluster.processes)
     folder = cluster.path(f"run{number}")
     server = cluster.coordinator(*options, *SHAPE, servers=1, workers=1)
     worker = cluster.worker("--device", device, "--run-dir", folder, *worker_options,
-                            name=f"worker {number}")
+                            name=f"worker {number}", environment=environment)
     for process in (worker, server):
         process.wait_exit(0)
     steps = metrics_of(folder)
@@ -64,26 +68,27 @@ def trains_as_the_cpu(cluster):
 
 def other_modes(cluster):
     """pushes that are not answered by rounds, and steps of the worker's own, end as on the CPU,
-    also on the second device; such steps are made there, and what came of them is encoded there,
-    in parts that come late, with a validation of the worker's own weights in between; with an
+    also on the second device; such steps are made there, or on both, and what came of them is
+    encoded there, in parts that come late, with a validation of own weights in between; with an
     optimizer that the device lacks they are made on the host, and a line says why"""
-    there = "on cuda:1$"
     parts = ["--fragments", 2, "--overlap", 1, "--mix", 0.5, "--inner-state", "reset"]
-    for options, line in (
-            (["--mode", "async", "--steps", 2], None),
-            (["--mode", "local:2", "--steps", 3, "--accumulate", 2, "--optimizer", "sgd"], there),
-            (["--mode", "diloco:4", "--steps", 6, "--freeze-v-after", 2, *parts], there),
-            (["--mode", "diloco:1", "--steps", 1, "--optimizer", "lion"],
-             "on the host: the device has only adamw and sgd")):
+    for device, options, steps, pushes in (
+            ("cuda:1", ["--mode", "async", "--steps", 2], None, "on cuda:1"),
+            ("cuda:1", ["--mode", "local:2", "--steps", 3, "--accumulate", 2, "--optimizer", "sgd"],
+             "on cuda:1", "on cuda:1"),
+            ("cuda", ["--mode", "diloco:4", "--steps", 6, "--freeze-v-after", 2, *parts],
+             "on all 2 devices", "on cuda:0,1"),
+            ("cuda:1", ["--mode", "diloco:1", "--steps", 1, "--optimizer", "lion"],
+             "on the host: a device has only adamw and sgd, with --moments f32",
+             "on the host: what local steps have come to is there")):
         options = ["--model", MODELS[0], "--lr", 0.01, *EXACT, *options]
         mine = ["--compute", "f32", "--eval-every", 2, "--eval-batches", 1]
         _, wanted, final = run(cluster, "cpu", *options, worker_options=mine)
-        worker, losses, last = run(cluster, "cuda:1", *options, worker_options=mine)
+        worker, losses, last = run(cluster, device, *options, worker_options=mine)
         expect_equal(len(losses), len(wanted), "steps")
-        if line is not None:
-            worker.expect_line(f" info local steps are made {line}")
-        if line == there:
-            worker.expect_line(f" info pushes are encoded {line}")
+        if steps is not None:
+            worker.expect_line(f" info local steps are made {steps}$")
+        worker.expect_line(f" info pushes are encoded {pushes}$")
         for step, (loss, other) in enumerate(zip(losses, wanted)):
             expect_near(loss, other, 1e-4, f"{options}: loss of step {step + 1}")
         expect_near(last, final, 1e-4, f"{options}: the loss at the end")
@@ -111,13 +116,17 @@ def in_bf16_with_a_cpu(cluster):
 
 def planned(cluster):
     """`rubato plan` tells what a worker then takes of the device, with steps of its own, or of two
-    that share the batch, in each number type, with encoders and what one holds back: all but
-    cuBLAS's workspace, to the last digit that is printed"""
+    that share the batch, in each number type, with encoders and what one holds back, and with
+    gradients that are added apart: all but cuBLAS's workspace, to the last digit that is
+    printed"""
     for device, compute, *mode in (("cuda:1", "f32", "--mode", "diloco:1", "--push", "int8,ef"),
-                                   ("cuda:0,1", "bf16", "--push", "int8")):
+                                   ("cuda:0,1", "bf16", "--mode", "local:1", "--push", "int8",
+                                    "--block-values", 1000)):
         job = ["--model", "llama:1x64x4x2", "--seq-len", 64, "--batch", 4, "--vocab", 2000,
                "--steps", 1, *mode]
         own = ["--device", device, "--compute", compute, "--recompute", "attention"]
+        if device == "cuda:1":
+            own += ["--accumulate", 2, "--accumulate-apart"]
         plan = cluster.start("plan", [cluster.program("rubato"), "plan", *map(str, [*job, *own])])
         plan.wait_exit(0)
         name = "each of its devices" if "," in device else "its device"
@@ -185,6 +194,45 @@ def profiled(cluster):
     worker.expect_line(r" error --profile-steps 2:4: the job has 3 --steps")
 
 
+def round_model(folder, unit):
+    """Its weights become multiples of `unit`."""
+    path = os.path.join(folder, "model.safetensors")
+    with open(path, "rb") as file:
+        content = file.read()
+    start = 8 + int.from_bytes(content[:8], "little")
+    values = [unit * round(value / unit) for (value,) in struct.iter_unpack("<f", content[start:])]
+    with open(path, "wb") as file:
+        file.write(content[:start] + struct.pack(f"<{len(values)}f", *values))
+
+
+def decodes_weights(cluster):
+    """weights that come in bf16 become f32 on the device, or on two that gather them: where all
+    steps are by a unit that bf16 has exactly, the model at the end is, byte for byte, that of the
+    same job whose weights come in f32, as are all losses, with a validation in between"""
+    unit = 2 ** -6
+    run(cluster, "cpu", "--model", MODELS[0], "--steps", 1)
+    first = cluster.path("run0")
+    round_model(first, unit)
+    job = ["--model", MODELS[0], "--steps", 3, "--optimizer", "lion", "--lr", unit,
+           "--schedule", "constant", "--warmup", 0, "--weight-decay", 0]
+    mine = ["--init", first, "--eval-every", 2, "--eval-batches", 1, "--compute", "f32"]
+    for device, streams in (("cuda:0", "lazy"), ("cuda:0,1", "random")):
+        found = []
+        for pull in ("none", "bf16"):
+            worker, losses, last = run(cluster, device, *job, "--pull", pull, worker_options=mine,
+                                       environment={"CUDA_ON_CPU_STREAMS": streams})
+            said = [line for line in worker.lines("info") if "weights are decoded" in line]
+            expect_equal(len(said), pull == "bf16", "lines that say so")
+            if pull == "bf16":
+                worker.expect_line(" info weights are decoded on cuda$")
+            path = os.path.join(cluster.path(f"run{len(cluster.processes) - 2}"),
+                                "model.safetensors")
+            with open(path, "rb") as file:
+                found.append((file.read(), losses, last))
+        expect(found[0] == found[1], f"{device}: the models differ")
+        expect(losses[0] != losses[-1], "nothing was learned")
+
+
 def encodes_pushes(cluster):
     """pushes are encoded where the gradient is, with the bits that the host gives them: with codecs
     that round at random, hold back and start dense, the model at the end is, byte for byte, that of
@@ -210,6 +258,8 @@ def encodes_pushes(cluster):
             for process in (worker, server):
                 process.wait_exit(0)
             worker.expect_line(f" info pushes are encoded on {line}$")
+            worker.expect_line(" info weights are decoded on " + (
+                "the host: local modes" if "diloco:1" in own else "cuda$"))
             with open(os.path.join(folder, "model.safetensors"), "rb") as file:
                 models.append(file.read())
             kept.append([line["residual_norm"] for line in metrics_of(folder)])
@@ -220,34 +270,52 @@ def encodes_pushes(cluster):
 
 
 def sends_from_the_device(cluster):
-    """where UCX knows CUDA and all goes by RDMA, as ucx_cuda.c pretends, payloads of one device
-    never come to the host: the model at the end is, byte for byte, that of the same job without;
-    where shared memory or TCP may be used, and of two devices, they do come"""
+    """where UCX knows CUDA and all goes by RDMA, as ucx_cuda.c pretends, payloads never come to the
+    host: the model at the end is, byte for byte, that of the same job without. Of two devices each
+    one's leave while it is current, by a context of its own with the nearest RDMA device of those
+    that are named; so do those of a single device where several are named. Where shared memory or
+    TCP may be used, and of two devices where no RDMA device is named, payloads do come. One that is
+    named and chosen, but is not there, is refused"""
     preload = os.path.join(os.environ["LD_LIBRARY_PATH"].split(":")[0], "libucx_cuda.so")
     job = ["--model", MODELS[0], "--steps", 3, "--lr", 0.01, "--push", "int8,ef", *SHAPE]
     ucx = ["--channel", "ucx", "--net-devices", "lo"]
-    models, marks = [], cluster.path("sent")
-    for number, (device, channel) in enumerate((
-            ("cuda:0", [*ucx, "--tls", "ud"]), ("cuda:0", [*ucx, "--tls", "tcp,ud"]),
-            ("cuda:0", ["--channel", "auto"]), ("cuda:0,1", [*ucx, "--tls", "ud"]))):
+    two = ["--channel", "ucx", "--net-devices", "mlx5_0:1,mlx5_1:1", "--tls", "rc"]
+    models, marks = {}, cluster.path("sent")
+    environment = {"UCX_CUDA_MARKS": marks, "LD_PRELOAD": preload, "HWLOC_XMLFILE": MACHINE}
+    for number, (device, channel, rails) in enumerate((
+            ("cuda:0", ["--channel", "auto"], None), ("cuda:0,1", [*ucx, "--tls", "ud"], None),
+            ("cuda:0", [*ucx, "--tls", "tcp,ud"], None), ("cuda:0", [*ucx, "--tls", "ud"], ["lo"]),
+            ("cuda:0,1", two, NEAREST), ("cuda:1", two, NEAREST))):
         run_dir = cluster.path(f"sends{number}")
         server = cluster.coordinator(*job, servers=1, workers=1)
         worker = cluster.worker("--device", device, "--run-dir", run_dir, "--eval-batches", 1,
-                                *channel, name=f"sends {number}",
-                                environment={"UCX_CUDA_MARKS": marks, "LD_PRELOAD": preload})
+                                *channel, name=f"sends {number}", environment=environment)
         for process in (worker, server):
             process.wait_exit(0)
+        devices = [int(text) for text in device[len("cuda:"):].split(",")]
         said = [line for line in worker.lines("info") if "leave from the memory" in line]
-        expect_equal(len(said), number == 0, "lines that say so")
-        expect_equal(os.path.exists(marks), number == 0, "payloads were sent from a device")
-        if number == 0:
+        expect_equal(len(said), rails is not None, "lines that say so")
+        expect_equal(os.path.exists(marks), rails is not None, "payloads were sent from a device")
+        chosen = [line for line in worker.lines("info") if " sends by " in line]
+        expect_equal(chosen, [f"cuda:{i} sends by {NEAREST[i]}" for i in devices]
+                     if rails == NEAREST else [], "lines that say by what")
+        if rails is not None:
             with open(marks, encoding="utf-8") as file:
-                sizes = [int(line) for line in file]
+                sent = [line.split() for line in file]
             os.remove(marks)
+            sizes = [int(size) for size, *_ in sent]
             expect(min(sizes) <= 240 < max(sizes), f"payloads of all sizes: {sizes}")
+            expect_equal({tuple(where) for _, *where in sent},
+                         {(str(i), str(i), rails[i]) for i in devices}, "how payloads left")
         with open(os.path.join(run_dir, "model.safetensors"), "rb") as file:
-            models.append(file.read())
-    expect(models[0] == models[1] == models[2], "the models differ")
+            models.setdefault(device.count(","), set()).add(file.read())
+    expect_equal([len(models[0]), len(models[1])], [1, 1], "different models")
+    server = cluster.coordinator(*job, servers=1, workers=1)
+    worker = cluster.worker("--device", "cuda:0,1", "--channel", "ucx", "--net-devices",
+                            "mlx5_1:1,mlx5_0:9", "--tls", "rc", environment=environment)
+    worker.wait_exit(2)
+    server.wait_exit(69)
+    worker.expect_line(" error --net-devices mlx5_0:9: UCX cannot use it by rc")
 
 
 def fails_while_encoding(cluster):
@@ -307,5 +375,5 @@ def on_two_devices(cluster):
 
 if __name__ == "__main__":
     main(__doc__, [trains_as_the_cpu, other_modes, in_bf16_with_a_cpu, planned, profiled,
-                   encodes_pushes, sends_from_the_device,
+                   decodes_weights, encodes_pushes, sends_from_the_device,
                    fails_while_encoding, refusals, on_two_devices])

@@ -50,28 +50,48 @@ def as_two_workers(cluster):
 
 
 def as_one_device(cluster):
-    """several batches a step, local steps, and more devices than divide a tensor: the losses are
-    those of one device within roundings"""
-    more = ["--device", "cpu:3"] if KIND == "cpu" else TWO
-    for options in (["--mode", "sync", "--accumulate", 2], ["--mode", "diloco:2"],
-                    ["--mode", "async"]):
-        options = ["--model", MODELS[1], "--steps", 4, *options]
-        _, wanted, final = run(cluster, 1, ONE, 6, *options)
-        _, losses, last = run(cluster, 1, more, 6, *options)
-        expect_equal(len(losses), len(wanted), "steps")
-        for step, (loss, other) in enumerate(zip([*losses, last], [*wanted, final])):
-            expect(abs(loss - other) < 2e-4 * other, f"loss {step} is {loss}, expected {other}")
+    """more devices than divide a tensor: with --accumulate-apart one device, whose batches are
+    their shares, computes what they do, byte for byte: the model, and the losses of steps; with
+    dropout, targets that do not count, clipping and recomputation, in local steps, and where no
+    rounds are. With several batches a step, losses are those of one device within roundings"""
+    more, count = (["--device", "cpu:3"], 3) if KIND == "cpu" else (TWO, 2)
+    apart = ["--accumulate", count, "--accumulate-apart", "--eval-batches", count]
+    for model, own, *options in (
+            (MODELS[0], ["--recompute", "attention"], "--mode", "sync", "--dropout", 0.1,
+             "--pad-token", 32, "--clip", 0.5),
+            (MODELS[1], [], "--mode", "diloco:2", "--clip", 0.5),
+            (MODELS[1], [], "--mode", "async")):
+        options = ["--model", model, "--steps", 3, *options]
+        wanted, steps, final = run(cluster, 1, ONE, 6 // count, *options, own=[*own, *apart])
+        found, losses, last = run(cluster, 1, more, 6, *options, own=[*own, "--eval-batches", 1])
+        expect(found == wanted, f"{options}: the models differ")
+        expect_equal(losses, steps, f"{options}: losses")
+        expect(losses[0] != losses[-1], "nothing was learned")
+        expect(abs(last - final) < 1e-5 * final, f"the last loss is {last}, expected {final}")
+    options = ["--model", MODELS[1], "--steps", 2, "--accumulate", 2]
+    _, wanted, _ = run(cluster, 1, ONE, 6, *options, own=["--eval-batches", 1])
+    _, losses, _ = run(cluster, 1, more, 6, *options, own=["--eval-batches", 1])
+    for loss, other in zip(losses, wanted):
+        expect(abs(loss - other) < 2e-4 * other, f"a loss is {loss}, expected {other}")
 
 
 def refusals(cluster):
-    """a batch that the devices cannot share, and a list that is none, end the worker with one line
-    that says why"""
+    """a batch that the devices cannot share, gradients apart that are not to be accumulated or that
+    several devices would add, and a list that is none, end the worker with one line that says
+    why"""
     server = cluster.coordinator("--model", MODELS[0], "--batch", 3, "--seq-len", 16, servers=1,
                                  workers=1)
     worker = cluster.worker(*TWO)
     worker.wait_exit(2)
     server.wait_exit(69)
     worker.expect_line(r" error --batch 3 cannot be shared evenly by 2 devices: make it a multiple")
+    for devices, accumulate, line in ((ONE, 1, "--accumulate is 1: give a larger one"),
+                                      (TWO, 2, "names 2: give one of them, --accumulate 2 and")):
+        server = cluster.coordinator("--accumulate", accumulate, servers=1, workers=1)
+        worker = cluster.worker(*devices, "--accumulate-apart")
+        worker.wait_exit(2)
+        server.wait_exit(69)
+        worker.expect_line(r" error --accumulate-apart .*" + line)
     for device in ("cpu:0", "cpu:17", "cuda:0,0", "cuda:0,", "cuda:,1", "gpu:all"):
         worker = cluster.worker("--device", device)
         worker.wait_exit(2)
