@@ -15,6 +15,7 @@ struct encoder_device {
     uint8_t *residuals;                /* the device's; NULL without feedback */
     size_t *residual_at;               /* [blocks] where each block's begins */
     struct codec_cuda_result *results; /* [blocks] pinned */
+    bool *stays;                       /* [blocks] is the payload on the device? */
 };
 
 bool encoder_device_can(const struct device *device, const struct codec_spec *spec) {
@@ -57,6 +58,7 @@ enum status encoder_device_open(struct encoder_device **opened, struct device *d
     *made = (struct encoder_device){
         .device = device, .ops = device->backend->codecs, .encoder = encoder};
     made->residual_at = memory_zeroed(blocks, sizeof *made->residual_at);
+    made->stays = memory_zeroed(blocks, sizeof *made->stays);
     struct need need = measure(encoder, owns, made->residual_at);
     size_t kept = need.kept;
     made->codec = made->ops->open(device, need.count, need.rows, need.bytes);
@@ -80,6 +82,7 @@ void encoder_device_close(struct encoder_device *encoder) {
     device_give(encoder->device, encoder->residuals);
     device_give_pinned(encoder->device, encoder->results);
     free(encoder->residual_at);
+    free(encoder->stays);
     free(encoder);
 }
 
@@ -104,6 +107,7 @@ void encoder_device_encode(struct encoder_device *encoder, size_t block, uint64_
     if (of.residual_bytes > 0) places.residual = encoder->residuals + encoder->residual_at[block];
     if (of.restarts) device_zero(encoder->device, DEVICE_CODEC, places.residual, of.residual_bytes);
     ASSERT_OP(ops->bound(&run), <=, encoder_bound(encoder->encoder, block));
+    encoder->stays[block] = wire_on_device;
     ops->encode(encoder->codec, &run, &places, &encoder->results[block]);
 }
 
@@ -111,12 +115,12 @@ void encoder_device_result(const struct encoder_device *encoder, size_t block,
                            struct encoder_result *result) {
     const struct codec_cuda_result *found = &encoder->results[block];
     size_t bytes = (size_t)found->bytes;
-    bool is_short = bytes <= CODEC_CUDA_SHORT;
     *result = (struct encoder_result){.codec = (uint8_t)found->codec,
                                       .bytes = bytes,
                                       .square_sum = found->square_sum,
                                       .gradient_square_sum = found->gradient_square_sum,
-                                      .residual_square_sum = found->residual_square_sum,
-                                      .xxh3 = is_short ? checksum_xxh3(found->short_payload, bytes)
-                                                       : found->xxh3};
+                                      .residual_square_sum = found->residual_square_sum};
+    if (!encoder->stays[block]) return;
+    bool is_short = bytes <= CODEC_CUDA_SHORT;
+    result->xxh3 = is_short ? checksum_xxh3(found->short_payload, bytes) : found->xxh3;
 }

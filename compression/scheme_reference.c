@@ -7,12 +7,11 @@
 
 #include <math.h>
 
-#define TILE           ((size_t)2048)
-#define TERN_BLOCK     ((size_t)512)
+#define TILE           ((size_t)SCHEME_TILE)
 #define NATURAL_LOWEST 18 /* exponents below it count as zero */
 
 static size_t tern_bytes(size_t n) {
-    return (n + 3) / 4 + 2 * ((n + TERN_BLOCK - 1) / TERN_BLOCK);
+    return (n + 3) / 4 + 2 * ((n + TILE - 1) / TILE);
 }
 
 static size_t tern_bound(const struct scheme_run *run) {
@@ -33,8 +32,8 @@ static float tern_limit(const float *a, size_t n) {
     return (float)(most > 0 && most < max ? most : max);
 }
 
-static void tern_block(const struct scheme_run *run, size_t offset, const float *a, size_t n,
-                       uint8_t *wire) {
+static size_t tern_encode(const struct scheme_run *run, size_t offset, const float *a, size_t n,
+                          uint8_t *wire, double *squares) {
     float limit = tern_limit(a, n);
     uint16_t half = codec_scale_up(f32_bits(limit), 1.0f);
     float inverse = half == 0 ? 0.0f : 1.0f / bf16_to_f32(half);
@@ -48,18 +47,8 @@ static void tern_block(const struct scheme_run *run, size_t offset, const float 
         if (((float)noise[i % 64] + 0.5f) * 0x1p-16f < chance) code = signbit(a[i]) ? 3 : 1;
         wire[2 + i / 4] = (uint8_t)(wire[2 + i / 4] | code << (i % 4 * 2));
     }
-}
-
-static size_t tern_encode(const struct scheme_run *run, size_t offset, const float *a, size_t n,
-                          uint8_t *wire, double *squares) {
-    uint8_t *at = wire;
     *squares = -1;
-    for (size_t i = 0; i < n; i += TERN_BLOCK) {
-        size_t block = n - i < TERN_BLOCK ? n - i : TERN_BLOCK;
-        tern_block(run, offset + i, a + i, block, at);
-        at += tern_bytes(block);
-    }
-    return (size_t)(at - wire);
+    return tern_bytes(n);
 }
 
 static size_t tern_measure(const struct scheme_view *view, size_t offset, size_t n,
@@ -70,11 +59,10 @@ static size_t tern_measure(const struct scheme_view *view, size_t offset, size_t
 
 static void tern_decode(const struct scheme_view *view, size_t offset, size_t n, const uint8_t *at,
                         float *out, bool add) {
+    float scale = bf16_to_f32(scheme_get_u16(at));
     (void)view, (void)offset;
     for (size_t i = 0; i < n; i++) {
-        if (i > 0 && i % TERN_BLOCK == 0) at += tern_bytes(TERN_BLOCK);
-        float scale = bf16_to_f32(scheme_get_u16(at));
-        unsigned code = at[2 + i % TERN_BLOCK / 4] >> (i % 4 * 2) & 3;
+        unsigned code = at[2 + i / 4] >> (i % 4 * 2) & 3;
         float value = code == 1 ? scale : code == 3 ? -scale : 0.0f;
         out[i] = add ? out[i] + value : value;
     }

@@ -10,6 +10,7 @@
 
 #define CHUNK      ((size_t)4096)
 #define SAMPLE     ((size_t)16384)
+#define SUMMED     ((size_t)512) /* values that are sent, of which squares are added up first */
 #define HEAD       ((size_t)4)
 #define VARINT_MAX ((size_t)5)
 #define NO_LENGTH  SIZE_MAX
@@ -191,7 +192,9 @@ static size_t global_encode(const struct scheme_run *run, size_t offset, const f
             *at++ = (uint8_t)(gap | 0x80);
         *at++ = (uint8_t)gap;
     }
-    *squares += put_values(a, indices, k, at);
+    // In parts, so that several may be added up at once elsewhere (compression/cuda).
+    for (size_t i = 0; i < k; i += SUMMED)
+        *squares += put_values(a, indices + i, k - i < SUMMED ? k - i : SUMMED, at + 2 * i);
     return (size_t)(at - wire) + 2 * k;
 }
 

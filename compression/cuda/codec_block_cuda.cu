@@ -58,7 +58,8 @@ static __device__ void put_head(const struct codec_launch &launch, const struct 
     if (codec == CODEC_FP8) wire[0] = has(launch, CODEC_LAUNCH_E5M2) ? 1 : 0;
     if (codec == CODEC_INT4 || codec == CODEC_QSGD)
         wire[head - 1] = has(launch, CODEC_LAUNCH_HAD) ? 2 : 0;
-    for (int i = 0; i < 4 && (codec == CODEC_TOPK || codec == CODEC_RANDK) && 4 * i < head; i++)
+    if (codec != CODEC_TOPK && codec != CODEC_TOPK_GLOBAL && codec != CODEC_RANDK) return;
+    for (int i = 0; i < 4 && 4 * i < head; i++)
         put_word(wire + 4 * i, launch.number[i]);
 }
 
@@ -118,7 +119,8 @@ static __global__ void __launch_bounds__(SUM_THREADS)
     if (threadIdx.x == 0) {
         result->square_sum = filled ? nan : sum;
         result->codec = filled ? (uint32_t)CODEC_FILL : launch.codec;
-        result->bytes = filled ? 4 : (uint64_t)(head_bytes(launch, mask) + launch.body);
+        result->bytes =
+            filled ? 4 : (uint64_t)(head_bytes(launch, mask) + rows[CODEC_ROWS_GAPS] + launch.body);
         if (picks(launch)) result->gradient_square_sum = sum / (double)launch.number[RANDK_PERIOD];
     }
     if (threadIdx.x == 32 && !picks(launch)) result->gradient_square_sum = sum;

@@ -18,6 +18,7 @@ struct codec_cuda {
     uint32_t *rows;
     double *sums;
     uint64_t *round_sums;           /* of checksums */
+    uint32_t *scratch;              /* struct codec_arrays */
     size_t count, row_count, bytes; /* what there is room for */
 };
 
@@ -51,7 +52,10 @@ static const struct row {
     {CODEC_ONEBIT, CODEC_LAUNCH_SHOWS, TILE, codec_launch_signs, codec_launch_signs_decode},
     {CODEC_SIGNSGD, CODEC_LAUNCH_SHOWS, TILE, codec_launch_signs, codec_launch_signs_decode},
     {CODEC_TOPK, 0, CHUNK, codec_launch_topk, codec_launch_topk_decode},
+    {CODEC_TOPK_GLOBAL, 0, TILE, codec_launch_topk_global, codec_launch_topk_global_decode},
     {CODEC_RANDK, 0, RANDK_TILE, codec_launch_randk, codec_launch_randk_decode},
+    {CODEC_TERNGRAD, 0, TILE, codec_launch_reference, codec_launch_reference_decode},
+    {CODEC_NATURAL, 0, TILE, codec_launch_reference, codec_launch_reference_decode},
     {CODEC_FILL, 0, TILE, NULL, fill},
 };
 
@@ -128,6 +132,16 @@ static void set_sizes(struct codec_launch *launch) {
         launch->body = (int64_t)(count / CHUNK * topk_bytes(launch->number[0]) +
                                  topk_bytes(parts(launch->number[0] * (count % CHUNK), CHUNK)));
         break;
+    case CODEC_TOPK_GLOBAL:
+        launch->head = 4;
+        launch->body = (int64_t)(2 * (size_t)launch->number[0]);
+        break;
+    case CODEC_TERNGRAD:
+        launch->body = (int64_t)(parts(count, 4) + 2 * parts(count, TILE));
+        break;
+    case CODEC_NATURAL:
+        launch->body = (int64_t)count;
+        break;
     default:
         ASSERT_OP(launch->codec, ==, CODEC_RANDK);
         launch->head = RANDK_HEAD;
@@ -152,9 +166,9 @@ static uint32_t flags_of(const struct codec_cuda_run *run, const struct row *row
     return flags;
 }
 
-static uint32_t share_of_chunk(float density) {
-    long k = lrint((double)density * CHUNK);
-    return (uint32_t)(k > CHUNK ? CHUNK : k > 0 ? k : 1);
+static uint32_t share(float density, size_t n) {
+    size_t k = (size_t)lrint((double)density * (double)n);
+    return (uint32_t)(k > n ? n : k > 0 ? k : 1);
 }
 
 static struct codec_launch launch_of(const struct codec_cuda_run *run, bool feedback) {
@@ -176,7 +190,11 @@ static struct codec_launch launch_of(const struct codec_cuda_run *run, bool feed
         .scale = run->scale,
         .beta = run->beta,
     };
-    if (run->codec == CODEC_TOPK) launch.number[0] = share_of_chunk(run->density);
+    if (run->codec == CODEC_TOPK) launch.number[0] = share(run->density, CHUNK);
+    if (run->codec == CODEC_TOPK_GLOBAL) {
+        launch.number[0] = share(run->density, count);
+        launch.square_parts = (int64_t)parts(launch.number[0], TILE); /* of what is sent */
+    }
     if (run->codec == CODEC_RANDK) {
         randk_numbers(count, (uint32_t)lrint(1.0 / (double)run->density), run->seed, run->block,
                       run->step, launch.number);
@@ -188,7 +206,9 @@ static struct codec_launch launch_of(const struct codec_cuda_run *run, bool feed
 static size_t most_bytes(const struct codec_launch *launch) {
     size_t mask =
         (launch->flags & CODEC_LAUNCH_SHOWS) != 0 ? 4 + parts((size_t)launch->rows, 8) : 0;
-    size_t bytes = (size_t)(launch->head + launch->body) + mask;
+    size_t gaps = /* a byte each, and one more for each 128 places that are skipped */
+        launch->codec == CODEC_TOPK_GLOBAL ? launch->number[0] + (size_t)launch->count / 128 : 0;
+    size_t bytes = (size_t)(launch->head + launch->body) + mask + gaps;
     return bytes > sizeof(float) ? bytes : sizeof(float); /* CODEC_FILL */
 }
 
@@ -212,8 +232,13 @@ static size_t round_sums_bytes(size_t bytes) {
     return (bytes / 128 + 1) * sizeof(uint64_t);
 }
 
+static size_t scratch_bytes(size_t count) {
+    return (CODEC_GLOBAL_HEAD + CODEC_GLOBAL_TILE * parts(count, TILE)) * sizeof(uint32_t);
+}
+
 static size_t memory_bytes(size_t count, size_t row_count, size_t bytes) {
-    return bytes + 1 + rows_bytes(row_count) + sums_bytes(count) + round_sums_bytes(bytes);
+    return bytes + 1 + rows_bytes(row_count) + sums_bytes(count) + round_sums_bytes(bytes) +
+           scratch_bytes(count);
 }
 
 static void close_codec(struct codec_cuda *codec) {
@@ -223,6 +248,7 @@ static void close_codec(struct codec_cuda *codec) {
     if (codec->rows != NULL) backend->give(codec->device, codec->rows);
     if (codec->sums != NULL) backend->give(codec->device, codec->sums);
     if (codec->round_sums != NULL) backend->give(codec->device, codec->round_sums);
+    if (codec->scratch != NULL) backend->give(codec->device, codec->scratch);
     free(codec);
 }
 
@@ -236,7 +262,8 @@ static struct codec_cuda *open_codec(struct device *device, size_t count, size_t
     if (codec->wire != NULL) codec->rows = backend->take(device, rows_bytes(row_count));
     if (codec->rows != NULL) codec->sums = backend->take(device, sums_bytes(count));
     if (codec->sums != NULL) codec->round_sums = backend->take(device, round_sums_bytes(bytes));
-    if (codec->round_sums != NULL) return codec;
+    if (codec->round_sums != NULL) codec->scratch = backend->take(device, scratch_bytes(count));
+    if (codec->scratch != NULL) return codec;
     close_codec(codec);
     return NULL;
 }
@@ -263,6 +290,7 @@ static void encode(struct codec_cuda *codec, const struct codec_cuda_run *run,
         .wire = places->wire_on_device ? places->wire : codec->wire,
         .rows = codec->rows,
         .sums = codec->sums,
+        .scratch = codec->scratch,
         .result = result,
     };
     device->backend->zero(device, DEVICE_CODEC, codec->rows, rows_bytes(run->rows));
@@ -294,8 +322,10 @@ static void decode(struct codec_cuda *codec, const struct codec_cuda_payload *pa
     ASSERT(row != NULL);
     if (count == 0) return;
     cudaStream_t stream = enter(codec->device);
-    const struct codec_launch launch = {
-        .count = (int64_t)count, .codec = payload->codec, .flags = row->flags};
+    const struct codec_launch launch = {.count = (int64_t)count,
+                                        .body = (int64_t)payload->bytes,
+                                        .codec = payload->codec,
+                                        .flags = row->flags};
     int error = row->decode(&launch, brought(codec, payload), values, add, stream);
     device_cuda_note(codec->device, error, "a decoder");
 }

@@ -6,8 +6,9 @@
  * Which codec a step has, its density and where residuals lie is the caller's; a run says all of
  * it. Calls queue their work on DEVICE_CODEC, in order, and return nothing: errors are the
  * device's. None allocates, none waits.
- * What is left to the host: topk over whole blocks, powersgd, terngrad, natural, +zstd, and whether
- * a payload that has come is sound.
+ * What is left to the host: whether a payload that has come is sound; +zstd, of which there is none
+ * on a device; and powersgd, which would take the block once more in device memory, factors that
+ * outlive a step, and normal numbers by the host's logf and cosf where a factor is zero.
  * Invariant: payload, residual and sums are the host's, but for two things. What NaNs decode to is
  * some NaN. residual_square_sum of topk and randk, where rows are all zero, is added in another
  * order: a metric alone.

@@ -1,8 +1,8 @@
 /* codec_int4_cuda.cu - int4, plain, with stochastic rounding, rotated or both; and qsgd. */
 #include "compression/cuda/codec_encode.cuh"
-#include "kernels/cuda/philox.cuh"
+#include "compression/cuda/codec_noise.cuh"
 
-enum { INT4_BYTES = 2 + SCALED / 2, INT4_HALF = SCALED / 2, HALF_EACH = SCALED_EACH / 2 };
+enum { INT4_BYTES = 2 + SCALED / 2, HALF_EACH = SCALED_EACH / 2 };
 
 /* The lane's 8 of 128 values: each 32 of them by Hadamard's matrix / sqrt(32). */
 static __device__ __forceinline__ void rotate(const struct tile &tile, float *v) {
@@ -19,27 +19,6 @@ static __device__ __forceinline__ void rotate(const struct tile &tile, float *v)
         const float low = v[j], high = v[j + 1];
         v[j] = __fmul_rn(__fadd_rn(low, high), 0.17677669529663687F);
         v[j + 1] = __fmul_rn(__fsub_rn(low, high), 0.17677669529663687F);
-    }
-}
-
-/* The 16 random bits of each of the lane's values of 128 that begin at `first`: scheme_noise(). An
- * even lane makes what it and the next one need of the first 64, the odd one of the others. */
-static __device__ __forceinline__ void noise(const struct codec_launch &launch,
-                                             const struct tile &tile, int64_t first,
-                                             int (&bits)[SCALED_EACH]) {
-    const bool odd = tile.lane % 2 != 0;
-    const uint32_t call = (uint32_t)((first + (odd ? INT4_HALF : 0)) / 8 + tile.lane / 2);
-    const uint4 words = philox(launch.noise_key[0], launch.noise_key[1],
-                               make_uint4(call, launch.noise_counter[0], launch.noise_counter[1],
-                                          launch.noise_counter[2]));
-    const uint32_t got[2] = {__shfl_xor_sync(WARP, odd ? words.x : words.y, 1),
-                             __shfl_xor_sync(WARP, odd ? words.z : words.w, 1)};
-    const uint32_t own[2] = {odd ? words.y : words.x, odd ? words.w : words.z};
-#pragma unroll
-    for (int j = 0; j < SCALED_EACH; j++) {
-        const int word = j % HALF_EACH / 2;
-        const uint32_t number = odd == (j >= HALF_EACH) ? own[word] : got[word];
-        bits[j] = (int)(number >> (j % 2 * 16) & 0xffff);
     }
 }
 

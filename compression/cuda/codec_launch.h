@@ -1,10 +1,10 @@
 /* codec_launch.h - the kernels of codecs: what codec_cuda.c launches. Internal to compression/cuda.
  *
  * An encoding is a few launches on one stream: which rows have values (where a codec asks), all
- * tiles in one pass over memory, the head, the sums and the result, and the checksum of a payload
- * that stays. A tile is 512 values,
- * the host's SCHEME_TILE, worked on by the 16 lanes in which the host's loops add up
- * (compression/codec_loops_sums.h), so that floats are added in the host's order.
+ * tiles in one pass over memory (in six for topk over whole blocks), the head, the sums and the
+ * result, and the checksum of a payload that stays. A tile is 512 values, the host's SCHEME_TILE,
+ * worked on by the 16 lanes in which the host's loops add up (compression/codec_loops_sums.h), so
+ * that floats are added in the host's order.
  * Each call queues its work and returns 0, or the cudaError_t of a launch that failed. All arrays
  * are on the stream's device; `result` is pinned. Any thread may call.
  */
@@ -36,7 +36,7 @@ enum codec_launch_flags {
 struct codec_launch {
     int64_t count, rows, cols;
     int64_t head;           /* bytes ahead of the first tile where no row is all zero */
-    int64_t body;           /* bytes of all tiles; encoding */
+    int64_t body;           /* bytes of all tiles, but for gaps; decoding: of the payload */
     int64_t square_parts;   /* sums of squares that the tiles make */
     uint32_t fold_parts;    /* tiles whose other sums are added up first */
     uint32_t codec;         /* enum codec_id */
@@ -48,8 +48,12 @@ struct codec_launch {
 };
 
 /* rows: [CODEC_ROWS_HEAD + ceil(rows / 32)]: 1 if a value is not finite; how many rows have a
- * value; a bit a row. sums: square_parts, then a gradient's and a residual's for each tile. */
-enum { CODEC_ROWS_SPECIAL, CODEC_ROWS_FOUND, CODEC_ROWS_HEAD };
+ * value; bytes of the gaps of topk over whole blocks; a bit a row. sums: square_parts, then a
+ * gradient's and a residual's for each tile. */
+enum { CODEC_ROWS_SPECIAL, CODEC_ROWS_FOUND, CODEC_ROWS_GAPS, CODEC_ROWS_HEAD };
+
+/* scratch, for topk over whole blocks: [CODEC_GLOBAL_HEAD + CODEC_GLOBAL_TILE * tiles]. */
+enum { CODEC_GLOBAL_HEAD = 2 + 3 * 2048, CODEC_GLOBAL_TILE = 5 };
 
 struct codec_arrays {
     const float *values; /* [count] */
@@ -57,6 +61,7 @@ struct codec_arrays {
     uint8_t *wire;
     uint32_t *rows; /* zeroed */
     double *sums;
+    uint32_t *scratch;
     struct codec_cuda_result *result;
 };
 
@@ -70,7 +75,8 @@ int codec_launch_finish(const struct codec_launch *launch, const struct codec_ar
 int codec_launch_checksum(int64_t most_bytes, const struct codec_arrays *arrays, uint64_t *sums,
                           struct CUstream_st *stream);
 
-/* f32, bf16 and fp16; int8 and fp8; int4 and qsgd; onebit and signsgd; topk; randk. */
+/* f32, bf16 and fp16; int8 and fp8; int4 and qsgd; onebit and signsgd; topk, by chunks and over
+ * whole blocks; randk; terngrad and natural. */
 int codec_launch_cast(const struct codec_launch *launch, const struct codec_arrays *arrays,
                       struct CUstream_st *stream);
 int codec_launch_scaled(const struct codec_launch *launch, const struct codec_arrays *arrays,
@@ -81,10 +87,14 @@ int codec_launch_signs(const struct codec_launch *launch, const struct codec_arr
                        struct CUstream_st *stream);
 int codec_launch_topk(const struct codec_launch *launch, const struct codec_arrays *arrays,
                       struct CUstream_st *stream);
+int codec_launch_topk_global(const struct codec_launch *launch, const struct codec_arrays *arrays,
+                             struct CUstream_st *stream);
 int codec_launch_randk(const struct codec_launch *launch, const struct codec_arrays *arrays,
                        struct CUstream_st *stream);
+int codec_launch_reference(const struct codec_launch *launch, const struct codec_arrays *arrays,
+                           struct CUstream_st *stream);
 
-/* out [count] = a payload that was found sound, or += it; of the launch, count and codec. */
+/* out [count] = a payload that was found sound, or += it; of the launch, count, body and codec. */
 int codec_launch_cast_decode(const struct codec_launch *launch, const uint8_t *wire, float *out,
                              bool add, struct CUstream_st *stream);
 int codec_launch_scaled_decode(const struct codec_launch *launch, const uint8_t *wire, float *out,
@@ -95,8 +105,12 @@ int codec_launch_signs_decode(const struct codec_launch *launch, const uint8_t *
                               bool add, struct CUstream_st *stream);
 int codec_launch_topk_decode(const struct codec_launch *launch, const uint8_t *wire, float *out,
                              bool add, struct CUstream_st *stream);
+int codec_launch_topk_global_decode(const struct codec_launch *launch, const uint8_t *wire,
+                                    float *out, bool add, struct CUstream_st *stream);
 int codec_launch_randk_decode(const struct codec_launch *launch, const uint8_t *wire, float *out,
                               bool add, struct CUstream_st *stream);
+int codec_launch_reference_decode(const struct codec_launch *launch, const uint8_t *wire,
+                                  float *out, bool add, struct CUstream_st *stream);
 
 /* Likewise CODEC_FILL. */
 int codec_launch_fill(const uint8_t *wire, float *out, bool add, int64_t count,

@@ -23,15 +23,20 @@ struct tile {
     uint32_t lanes; /* the lanes of its half of the warp */
 };
 
-static __device__ __forceinline__ struct tile tile_here(int64_t count) {
+/* The thread's of the group-th BLOCK_TILES tiles. */
+static __device__ __forceinline__ struct tile tile_at(int64_t count, int64_t group) {
     struct tile tile;
-    tile.index = (int64_t)blockIdx.x * BLOCK_TILES + threadIdx.x / TILE_LANES;
+    tile.index = group * BLOCK_TILES + threadIdx.x / TILE_LANES;
     tile.offset = tile.index * TILE;
     const int64_t left = count - tile.offset;
     tile.n = (int)min(max(left, (int64_t)0), (int64_t)TILE);
     tile.lane = threadIdx.x % TILE_LANES;
     tile.lanes = 0xffffU << (threadIdx.x % 32 / TILE_LANES * TILE_LANES);
     return tile;
+}
+
+static __device__ __forceinline__ struct tile tile_here(int64_t count) {
+    return tile_at(count, blockIdx.x);
 }
 
 static inline dim3 tile_blocks(int64_t count) {

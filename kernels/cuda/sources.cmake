@@ -9,9 +9,11 @@ set(rubato_cuda_kernels
   ${codecs}/codec_delta_cuda.cu
   ${codecs}/codec_int4_cuda.cu
   ${codecs}/codec_randk_cuda.cu
+  ${codecs}/codec_reference_cuda.cu
   ${codecs}/codec_scaled_cuda.cu
   ${codecs}/codec_signs_cuda.cu
   ${codecs}/codec_topk_cuda.cu
+  ${codecs}/codec_topk_global_cuda.cu
   ${CMAKE_CURRENT_LIST_DIR}/activation_cuda.cu
   ${CMAKE_CURRENT_LIST_DIR}/anchor_cuda.cu
   ${CMAKE_CURRENT_LIST_DIR}/cast_cuda.cu
