@@ -74,6 +74,7 @@ static enum status open_member(struct local *local, int rank) {
                                        .owners = local->owners,
                                        .rank = rank};
     member->ready = device_event_open(device);
+    member->done = device_event_open(device);
     if (device_is_host(device)) {
         member->anchor = local->anchor;
         member->delta = local->delta;
@@ -129,6 +130,7 @@ static void close_member(const struct local *local, struct local_member *member)
         device_give(device, member->delta);
     }
     device_event_close(device, member->ready);
+    device_event_close(device, member->done);
 }
 
 void local_free(struct local *local) {
@@ -168,18 +170,25 @@ static bool has(const struct local *local, int rank, uint64_t id, uint64_t fragm
     return is_of(&local->plan->blocks[id], fragment) && owner_is(local->owners, id, rank);
 }
 
-/* The fragment's own weights to the others, and theirs here. Waits, so that nobody is stuck; a
- * member that has failed ends the others' waits. */
+/* For what the member has queued; nobody is stuck. */
+static void await(struct local *local, int rank) {
+    struct local_member *member = &local->members[rank];
+    device_event_record(member->place.device, member->done, DEVICE_COMPUTE);
+    member->status = local->node != NULL ? group_sync(node_group(local->node), rank, member->done)
+                                         : device_sync(member->place.device, member->done);
+}
+
+/* The fragment's own weights to the others, and theirs here. A member that has failed ends the
+ * others' waits. */
 static void spread(struct local *local, int rank, uint64_t fragment) {
     const struct plan *plan = local->plan;
     struct local_member *member = &local->members[rank];
-    struct group *group = local->node != NULL ? node_group(local->node) : NULL;
     uint64_t count = 0;
-    if (group == NULL) {
+    if (local->node == NULL) {
         return;
     }
     if (member->status != STATUS_OK) {
-        group_abort(group, rank);
+        group_abort(node_group(local->node), rank);
         return;
     }
     struct group_piece *pieces = local->pieces + (uint64_t)rank * plan->block_count;
@@ -191,9 +200,8 @@ static void spread(struct local *local, int rank, uint64_t fragment) {
                                                    .root = local->owners[id]};
         }
     }
-    group_spread(group, rank, DEVICE_COMPUTE, pieces, count);
-    device_event_record(member->place.device, member->ready, DEVICE_COMPUTE);
-    member->status = group_sync(group, rank, member->ready);
+    group_spread(node_group(local->node), rank, DEVICE_COMPUTE, pieces, count);
+    await(local, rank);
 }
 
 /* ---- a step ---- */
@@ -201,7 +209,8 @@ static void spread(struct local *local, int rank, uint64_t fragment) {
 static void norm_part(void *context, int rank) {
     struct local *local = context;
     struct local_member *member = &local->members[rank];
-    member->status = squares_make(&member->squares, member->place.grad, SQUARES_ALL);
+    squares_queue(&member->squares, member->place.grad, SQUARES_ALL);
+    await(local, rank);
 }
 
 static double norm_of(const struct local *local) {
@@ -266,7 +275,8 @@ static void delta_part(void *context, int rank) {
         }
     }
     device_event_record(device, member->ready, DEVICE_COMPUTE);
-    member->status = local->stays ? STATUS_OK : device_sync(device, member->ready);
+    member->status = STATUS_OK;
+    if (!local->stays) await(local, rank);
 }
 
 enum status local_delta(struct local *local, uint64_t fragment, double weight, bool stays) {
@@ -319,8 +329,8 @@ static void install_part(void *context, int rank) {
     for (uint64_t id = 0; id < local->plan->block_count; id++) {
         if (has(local, rank, id, local->fragment)) bring_anchor(local, member, id);
     }
-    /* It waits: what the session does with the host's anchor from now on changes no copy. */
-    member->status = squares_make(&member->squares, member->place.weights, local->fragment);
+    squares_queue(&member->squares, member->place.weights, local->fragment);
+    await(local, rank); /* what the session does with the host's anchor then changes no copy */
     for (uint64_t id = 0; id < local->plan->block_count && member->status == STATUS_OK; id++) {
         if (has(local, rank, id, local->fragment)) install_block(local, member, id);
     }

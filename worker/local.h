@@ -44,7 +44,8 @@ struct local_member {
     struct inner inner; /* the optimizer */
     struct squares squares;
     float *anchor, *delta;      /* of own blocks, at local.at; on the host local's */
-    struct device_event *ready; /* behind the last delta or spread */
+    struct device_event *ready; /* behind the last delta */
+    struct device_event *done;  /* behind what a call waits for */
     enum status status;         /* of its part of the last call */
 };
 

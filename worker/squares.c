@@ -41,7 +41,7 @@ static bool is_of(const struct plan_block *block, uint64_t fragment) {
     return block->fragment == fragment;
 }
 
-enum status squares_make(struct squares *squares, const float *values, uint64_t fragment) {
+void squares_queue(struct squares *squares, const float *values, uint64_t fragment) {
     const struct plan *plan = squares->plan;
     struct device *device = squares->device;
     int64_t count = (int64_t)plan->block_count;
@@ -57,13 +57,13 @@ enum status squares_make(struct squares *squares, const float *values, uint64_t 
         device_copy(device, DEVICE_COMPUTE, squares->sums, squares->made,
                     (size_t)count * sizeof(double), DEVICE_FROM);
     }
-    return device_wait(device, DEVICE_COMPUTE);
 }
 
 enum status squares_norm(struct squares *squares, const float *values, double *norm) {
     double total = 0;
     ASSERT(squares->owners == NULL);
-    TRY(squares_make(squares, values, SQUARES_ALL));
+    squares_queue(squares, values, SQUARES_ALL);
+    TRY(device_wait(squares->device, DEVICE_COMPUTE));
     for (uint64_t id = 0; id < squares->plan->block_count; id++) {
         if (squares->plan->blocks[id].fragment != PLAN_FROZEN) total += squares->sums[id];
     }

@@ -35,12 +35,12 @@ enum status squares_init(struct squares *squares, const struct plan *plan, struc
                          const uint8_t *owners, int rank) WARN_UNUSED;
 void squares_free(struct squares *squares); /* harmless on a zeroed struct */
 
-/* Of values [plan.value_count] on the device -> sums of the fragment's own blocks; the other ones
- * are left open. Waits for the device. DEVICE: it failed. */
-enum status squares_make(struct squares *squares, const float *values,
-                         uint64_t fragment) WARN_UNUSED;
+/* Of values [plan.value_count] on the device -> sums of the fragment's own blocks, which are there
+ * behind DEVICE_COMPUTE; the other ones are left open. */
+void squares_queue(struct squares *squares, const float *values, uint64_t fragment);
 
-/* Of all blocks: the norm of values, frozen blocks left out. DEVICE. */
+/* Of all blocks: the norm of values, frozen blocks left out. Waits for the device. DEVICE: it
+ * failed. */
 enum status squares_norm(struct squares *squares, const float *values, double *norm) WARN_UNUSED;
 
 #endif

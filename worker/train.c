@@ -259,7 +259,7 @@ static bool open_local_there(struct trainer *trainer) {
     }
     if (local_init(&trainer->local, trainer->job, trainer->plan, trainer->node, places,
                    config->device_count) != STATUS_OK) {
-        log_info("local steps are made on the host: a device has no memory left for them");
+        log_info("local steps are made on the host: there is no memory left for them");
         return false;
     }
     if (config->device_count == 1) {

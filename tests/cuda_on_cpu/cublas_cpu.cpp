@@ -76,23 +76,26 @@ static float factor_at(const struct product &p, const struct matrix &matrix, siz
 }
 
 static void multiply(const struct product &p) {
-    std::vector<float> a(p.m * p.k), sums(p.m); // a: one column after another, so the loop is fast
+    std::vector<float> a(p.m * p.k), sums(p.m),
+        before(p.m); // a: one column after another, so the loop is fast
     for (size_t l = 0; l < p.k; l++) {
         for (size_t i = 0; i < p.m; i++)
             a[l * p.m + i] = factor_at(p, p.a, i, l);
     }
     for (size_t j = 0; j < p.n; j++) {
+        // With beta 0 CUDA does not read C, which may be NaN. Sums start with it where they can, as
+        // real kernels' may: who counts on another order is to be noticed.
+        for (size_t i = 0; i < p.m; i++)
+            before[i] = p.beta != 0.0F ? p.beta * get(p.c, i, j) : 0.0F;
         std::fill(sums.begin(), sums.end(), 0.0F);
+        if (p.alpha == 1.0F) sums.swap(before);
         for (size_t l = 0; l < p.k; l++) {
             const float factor = factor_at(p, p.b, l, j), *column = &a[l * p.m];
             for (size_t i = 0; i < p.m; i++)
                 sums[i] += column[i] * factor;
         }
-        for (size_t i = 0; i < p.m; i++) {
-            // With beta 0 CUDA does not read C, which may be NaN.
-            float before = p.beta != 0.0F ? p.beta * get(p.c, i, j) : 0.0F;
-            set(p.c, i, j, p.alpha * sums[i] + before);
-        }
+        for (size_t i = 0; i < p.m; i++)
+            set(p.c, i, j, p.alpha * sums[i] + before[i]);
     }
 }
 

@@ -286,8 +286,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-    cudaStream_t other = event->stream;
-    uint64_t position = event->position;
+    cudaStream_t other;
+    uint64_t position;
+    {
+        lock_hold hold(streams->lock);
+        other = event->stream;
+        position = event->position;
+    }
     if (other == nullptr || other == stream) return cudaSuccess;
     return enqueue_work(stream, false, [other, position] {
         lock_hold hold(streams->lock);

@@ -122,7 +122,7 @@ def planned(cluster):
     for device, compute, *mode in (("cuda:1", "f32", "--mode", "diloco:1", "--push", "int8,ef"),
                                    ("cuda:0,1", "bf16", "--mode", "local:1", "--push", "int8",
                                     "--block-values", 1000)):
-        job = ["--model", "llama:1x64x4x2", "--seq-len", 64, "--batch", 4, "--vocab", 2000,
+        job = ["--model", "llama:1x64x4x2", "--seq-len", 64, "--batch", 4, "--vocab", 600,
                "--steps", 1, *mode]
         own = ["--device", device, "--compute", compute, "--recompute", "attention"]
         if device == "cuda:1":
@@ -325,7 +325,8 @@ def fails_while_encoding(cluster):
     local = ["--mode", "local:1", "--mix", 0.5]
     for device, work, *mode in (("cuda:0", "3:200"), ("cuda:0,1", "7:100"), ("cuda:0,1", "6:30"),
                                 ("cuda:0", "3:90", *local), ("cuda:0", "0:60", *local),
-                                ("cuda:0", "0:305", *local), ("cuda:0", "0:350", *local)):
+                                ("cuda:0", "0:305", *local), ("cuda:0", "0:350", *local),
+                                ("cuda:0,1", "4:200", *local), ("cuda:0,1", "0:350", *local)):
         server = cluster.coordinator("--model", MODELS[0], "--push", "int8", *SHAPE, *mode,
                                      servers=1, workers=1)
         worker = cluster.worker("--device", device, environment={"CUDA_ON_CPU_FAIL": work},
