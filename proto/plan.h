@@ -96,6 +96,15 @@ enum status plan_build(struct plan *plan, const struct tensor *tensors, uint64_t
                        const struct plan_options *options) WARN_UNUSED;
 void plan_free(struct plan *plan);
 
+/* Values of a tensor, which a plan was made with. */
+static inline uint64_t plan_values(const struct plan *plan, uint64_t tensor) {
+    const struct tensor *shape = &plan->tensors[tensor];
+    uint64_t values = 1;
+    for (uint32_t i = 0; i < shape->dims; i++)
+        values *= shape->shape[i];
+    return values;
+}
+
 /* Digest of a tensor list alone: what workers compare before a plan exists. Takes any list, also
  * one that plan_build would refuse. */
 uint64_t plan_tensor_digest(const struct tensor *tensors, uint64_t tensor_count);

@@ -93,11 +93,6 @@ struct model_batch model_rig_batch(const struct model_rig *rig, int64_t number) 
                                 .dropout_step = (uint64_t)number};
 }
 
-uint64_t model_rig_count(const struct model_rig *rig, uint64_t tensor) {
-    const struct tensor *shape = &rig->plan.tensors[tensor];
-    return shape->shape[0] * (shape->dims == 1 ? 1 : shape->shape[1]);
-}
-
 float model_rig_step(struct model_rig *rig, model_ready_fn *ready, void *context) {
     float sum = 0;
     model_set_weights(rig->model, rig->weights);

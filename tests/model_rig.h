@@ -37,9 +37,6 @@ void model_rig_close(struct model_rig *rig);
 
 struct model_batch model_rig_batch(const struct model_rig *rig, int64_t number);
 
-/* Values of a tensor. */
-uint64_t model_rig_count(const struct model_rig *rig, uint64_t tensor);
-
 /* A whole step: both batches, accumulated, into grad -> the mean of their losses. */
 float model_rig_step(struct model_rig *rig, model_ready_fn *ready, void *context);
 

@@ -43,8 +43,7 @@ static uint64_t build(struct plan *plan, uint64_t block_values) {
 
 /* Does the tensor hold a value of the block? By where they lie in the flat vector. */
 static bool overlaps(const struct plan *plan, uint64_t tensor, uint64_t block) {
-    const struct tensor *shape = &plan->tensors[tensor];
-    uint64_t count = shape->shape[0] * (shape->dims == 2 ? shape->shape[1] : 1);
+    uint64_t count = plan_values(plan, tensor);
     uint64_t start = plan->offsets[tensor];
     const struct plan_block *planned = &plan->blocks[block];
     return start < planned->offset + planned->count && planned->offset < start + count;

@@ -118,8 +118,7 @@ static bool come(void *context, uint64_t first, uint64_t count) {
         return false;
     }
     for (uint64_t t = first; t < first + count; t++) {
-        const struct tensor *tensor = &plan->tensors[t];
-        uint64_t values = tensor->shape[0] * (tensor->dims == 1 ? 1 : tensor->shape[1]);
+        uint64_t values = plan_values(plan, t);
         memcpy(coming->setup->weights + plan->offsets[t], coming->setup->right + plan->offsets[t],
                (size_t)values * sizeof(float));
     }

@@ -196,7 +196,7 @@ static void record_ready(void *context, uint64_t tensor) {
     struct record *record = context;
     uint64_t at = record->rig->plan.offsets[tensor];
     memcpy(record->seen + at, record->values + at,
-           model_rig_count(record->rig, tensor) * sizeof(float));
+           plan_values(&record->rig->plan, tensor) * sizeof(float));
     CHECK(record->calls < TENSORS_MAX);
     record->order[record->calls++] = tensor;
 }
@@ -406,7 +406,7 @@ static bool wait_at_gate(void *context, uint64_t first, uint64_t count) {
     for (uint64_t tensor = first; tensor < first + count; tensor++) {
         uint64_t at = gate->rig->plan.offsets[tensor];
         memcpy(gate->rig->weights + at, gate->source + at,
-               model_rig_count(gate->rig, tensor) * sizeof(float));
+               plan_values(&gate->rig->plan, tensor) * sizeof(float));
     }
     return true;
 }
@@ -482,7 +482,7 @@ static bool wait_for_raw(void *context, uint64_t first, uint64_t count) {
     const struct raw_gate *gate = context;
     const struct plan *plan = gate->raw.plan;
     for (uint64_t tensor = first; tensor < first + count; tensor++) {
-        uint64_t at = plan->offsets[tensor], end = at + model_rig_count(gate->host, tensor);
+        uint64_t at = plan->offsets[tensor], end = at + plan_values(&gate->host->plan, tensor);
         uint64_t last = raw_weights_block(plan, end - 1);
         for (uint64_t id = raw_weights_block(plan, at); id <= last; id++)
             install_raw(gate, id);
@@ -555,7 +555,7 @@ static void test_failure(void) {
         for (uint64_t i = 0; i < record.calls; i++) {
             uint64_t at = rig.plan.offsets[record.order[i]];
             CHECK(memcmp(record.seen + at, host.grad + at,
-                         model_rig_count(&rig, record.order[i]) * sizeof(float)) == 0);
+                         plan_values(&rig.plan, record.order[i]) * sizeof(float)) == 0);
         }
         check_idle(&late);
         free(record.seen);

@@ -55,16 +55,11 @@ float *model_grad(const struct model_backward *pass, uint64_t tensor) {
     return pass->values + pass->model->plan->offsets[tensor];
 }
 
-static uint64_t count_of(const struct model *model, uint64_t tensor) {
-    const struct tensor *shape = &model->plan->tensors[tensor];
-    return shape->shape[0] * (shape->dims == 1 ? 1 : shape->shape[1]);
-}
-
 float *model_grad_adding(const struct model_backward *pass, uint64_t tensor) {
     float *grad = model_grad(pass, tensor);
     if (!pass->add)
         device_zero(pass->model->device, DEVICE_COMPUTE, grad,
-                    count_of(pass->model, tensor) * sizeof(*grad));
+                    plan_values(pass->model->plan, tensor) * sizeof(*grad));
     return grad;
 }
 
@@ -74,7 +69,7 @@ void model_announce(const struct model_backward *pass, uint64_t tensor) {
     if (is_apart(model, pass->gradient))
         model->device->compute->add(model->device, model_grad(pass, tensor),
                                     sum_of(model, pass->gradient) + model->plan->offsets[tensor],
-                                    (int64_t)count_of(model, tensor));
+                                    (int64_t)plan_values(model->plan, tensor));
     if (model->mirror == NULL) {
         if (pass->ready != NULL) pass->ready(pass->context, tensor);
     } else if (!pass->gradient->more) {

@@ -31,11 +31,6 @@ struct model_mirror {
     bool stays; /* they are not copied */
 };
 
-static uint64_t count_of(const struct plan *plan, uint64_t tensor) {
-    const struct tensor *shape = &plan->tensors[tensor];
-    return shape->shape[0] * (shape->dims == 1 ? 1 : shape->shape[1]);
-}
-
 uint64_t model_copies_bytes(uint64_t value_count, const struct model_options *options) {
     uint64_t vector = value_count * sizeof(float);
     uint64_t batch = 2 * (uint64_t)(options->B * options->T) * sizeof(int32_t);
@@ -201,7 +196,7 @@ void mirror_load(struct model_mirror *mirror, uint64_t first, uint64_t count) {
                 at = plan->offsets[tensor];
                 values = 0;
             }
-            values += count_of(plan, tensor);
+            values += plan_values(plan, tensor);
         }
     }
     load_values(mirror, at, values);
@@ -277,7 +272,7 @@ void mirror_send(struct model_mirror *mirror, uint64_t tensor, float *values) {
     if (mirror->team != NULL) {
         sum_pieces(mirror, tensor, values);
     } else if (!mirror->stays) {
-        copy_gradient(mirror, values, plan->offsets[tensor], count_of(plan, tensor));
+        copy_gradient(mirror, values, plan->offsets[tensor], plan_values(plan, tensor));
     }
     device_event_record(mirror->device, mirror->arrived[tensor],
                         leaves ? DEVICE_COPY_OUT : DEVICE_COMPUTE);

@@ -30,8 +30,7 @@ struct model_team {
 _Static_assert(GROUP_MAX <= UINT8_MAX, "parts are counted in bytes");
 
 static uint64_t end_of(const struct plan *plan, uint64_t tensor) {
-    const struct tensor *shape = &plan->tensors[tensor];
-    return plan->offsets[tensor] + shape->shape[0] * (shape->dims == 1 ? 1 : shape->shape[1]);
+    return plan->offsets[tensor] + plan_values(plan, tensor);
 }
 
 /* Tensors in order of place, and blocks, both fill the flat vector. */
