@@ -238,13 +238,13 @@ def encodes_pushes(cluster):
     that round at random, hold back and start dense, the model at the end is, byte for byte, that of
     the same job where one block is packed by zstd, so that the host encodes; also of two devices,
     each of which sums and encodes some of the blocks, after two batches a step; and what has come
-    of local steps"""
+    of local steps there"""
     job = ["--model", MODELS[0], "--steps", 3, "--lr", 0.01, "--dense-warmup", 1,
            "--density-schedule", 0, "--seq-len", 8]
     one = ["cuda:0", "", "--batch", 1, "--block-values", 5000]
     two = ["cuda:0,1", "*.mlp.* topk:0.01,ef\n", "--batch", 2, "--block-values", 1000,
            "--accumulate", 2]
-    local = [*one, "--mode", "diloco:1"]
+    local = ["cuda:0,1", "", "--batch", 2, "--block-values", 1000, "--mode", "diloco:1"]
     for push, (device, more, *own) in (("int8", one), ("int4:sr,had", one), ("onebit,ef", one),
                                        ("topk:0.01,ef", one), ("int8", two), ("int8,ef", local)):
         models, kept = [], []

@@ -52,14 +52,15 @@ def as_two_workers(cluster):
 def as_one_device(cluster):
     """more devices than divide a tensor: with --accumulate-apart one device, whose batches are
     their shares, computes what they do, byte for byte: the model, and the losses of steps; with
-    dropout, targets that do not count, clipping and recomputation, in local steps, and where no
-    rounds are. With several batches a step, losses are those of one device within roundings"""
+    dropout, targets that do not count, clipping and recomputation, in local steps that are reported
+    in parts, late, and mixed, with a tensor that is frozen, and where no rounds are. With several batches a step, losses are those of one device within roundings"""
     more, count = (["--device", "cpu:3"], 3) if KIND == "cpu" else (TWO, 2)
     apart = ["--accumulate", count, "--accumulate-apart", "--eval-batches", count]
     for model, own, *options in (
             (MODELS[0], ["--recompute", "attention"], "--mode", "sync", "--dropout", 0.1,
              "--pad-token", 32, "--clip", 0.5),
-            (MODELS[1], [], "--mode", "diloco:2", "--clip", 0.5),
+            (MODELS[1], [], "--mode", "diloco:2", "--clip", 0.5, "--fragments", 2, "--overlap", 1,
+             "--mix", 0.5, "--inner-state", "reset", "--rates", "*embed_tokens*=0"),
             (MODELS[1], [], "--mode", "async")):
         options = ["--model", model, "--steps", 3, *options]
         wanted, steps, final = run(cluster, 1, ONE, 6 // count, *options, own=[*own, *apart])
