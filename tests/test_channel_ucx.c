@@ -4,8 +4,10 @@
  *
  * And that rails (rails.h) of such channels send each payload by the channel of the memory that it
  * lies in, with that channel's device current in every call, and wake who sleeps on them; that a
- * peer is lost once, whether one connection to it breaks (its sockets are shut down) or all do, and
- * is there again when it is connected again; and that they close with sends in flight. The UCX here
+ * rail is connected to whom it sends, and to nobody else; that a peer is lost once, whether one
+ * connection to it breaks (its sockets are shut down), cannot be made, or all break, and is there
+ * again when it is connected again; that nothing goes to a peer's old address when it has a new
+ * one; and that they close with sends in flight. The UCX here
  * need not know CUDA: what lies on a "device" is the host's, and a table of functions stands
  * between the rails and UCX, which says that UCX takes it, and watches.
  */
@@ -57,7 +59,8 @@ static const struct device *current; /* as a thread's CUDA device is */
 /* The rails that are open, one set at a time; ways[0] is the first channel. */
 static struct channel *ways[WAYS];
 static const struct channel_ops *ucx_ops; /* theirs */
-static uint64_t way_sends[WAYS];
+static uint64_t way_sends[WAYS], way_connects[WAYS];
+static int refused = WAYS;             /* this way cannot connect */
 static bool way_files[WAYS][FILES];    /* sockets that connecting made */
 static uint8_t memory[WAYS][4][PIECE]; /* of each way's device, the first one's is the host's */
 
@@ -90,6 +93,8 @@ static enum status watched_connect(struct channel *channel, uint32_t peer, const
                                    size_t bytes) {
     bool before[FILES];
     int way = way_of(channel);
+    way_connects[way]++;
+    if (way == refused) return STATUS_INVALID;
     list_sockets(before);
     enum status status = ucx_ops->connect(channel, peer, address, bytes);
     list_sockets(way_files[way]);
@@ -132,7 +137,9 @@ static struct channel *open_rails(void) {
     static struct channel_ops watched;
     struct channel_config config = channel_battery_config;
     struct channel *channel = NULL;
+    struct rail_choice choice = {.count = RAILS, .names = {"card_0:1", "card_1:1"}};
     memset(way_sends, 0, sizeof way_sends);
+    memset(way_connects, 0, sizeof way_connects);
     for (int way = 0; way < WAYS; way++) {
         ways[way] = channel_battery_open(&config);
         ucx_ops = ways[way]->ops;
@@ -152,7 +159,7 @@ static struct channel *open_rails(void) {
         gpus[i] = (struct device){.backend = &gpu_backend, .index = i};
     config.devices = gpu_list;
     config.device_count = RAILS;
-    CHECK_INT(rails_open(ways[0], ways + 1, &config, &channel), STATUS_OK);
+    CHECK_INT(rails_open(ways[0], ways + 1, &config, &choice, &channel), STATUS_OK);
     for (int i = 0; i < RAILS; i++) {
         CHECK_INT(channel->ops->device_memory(channel, i, NULL, 0), STATUS_OK);
         CHECK_INT(channel->ops->device_memory(channel, i, memory[1 + i], sizeof memory[1 + i]),
@@ -284,11 +291,11 @@ static void test_rail_lost(void) {
     for (int broken = 0; broken < WAYS; broken++) {
         struct seen seen = {0};
         int cut = 0;
-        channel_battery_connect(rails, 0, other);
         bool files[FILES];
-        memcpy(files, way_files[broken], sizeof files);
-        exchange_all(rails, 0, other);
         exchange_all(rails, 3, neighbour);
+        channel_battery_connect(rails, 0, other);
+        exchange_all(rails, 0, other);
+        memcpy(files, way_files[broken], sizeof files);
         for (int way = 0; way < WAYS; way++)
             CHECK_INT(send_piece(rails, 0, way, 0, PIECE), STATUS_OK);
         for (int fd = 0; fd < FILES; fd++)
@@ -304,6 +311,100 @@ static void test_rail_lost(void) {
     rails->ops->close(rails);
     other->ops->close(other);
     neighbour->ops->close(neighbour);
+}
+
+/* A frame by one way arrives. */
+static void send_one(struct channel *rails, uint32_t peer, struct channel *other, int way) {
+    struct seen seen = {0};
+    int64_t end_ns = clock_now_ns() + CHANNEL_BATTERY_DEADLINE_NS;
+    CHECK_INT(send_piece(rails, peer, way, 0, PIECE), STATUS_OK);
+    while (seen.sent + seen.received < 2) {
+        CHECK(clock_now_ns() < end_ns);
+        poll_both(rails, other, &seen);
+    }
+    CHECK_INT(seen.lost + seen.failed, 0);
+}
+
+/* One that never sends to some peer, or to any, has no connection there, also when it closes. */
+static void test_rails_connect_late(void) {
+    struct channel *rails = open_rails();
+    struct channel *other = channel_battery_open(&channel_battery_config);
+    struct channel *neighbour = channel_battery_open(&channel_battery_config);
+    static const int ways_of[] = {0, 1, 1, 0, 1};
+    channel_battery_connect(rails, 0, other);
+    channel_battery_connect(rails, 3, neighbour);
+    for (size_t i = 0; i < sizeof ways_of / sizeof ways_of[0]; i++) {
+        CHECK_INT(way_connects[1], i > 1);
+        send_one(rails, 0, other, ways_of[i]);
+    }
+    send_one(rails, 3, neighbour, 0);
+    for (int way = 0; way < WAYS; way++)
+        CHECK_INT(way_connects[way], 2 - way);
+    rails->ops->close(rails);
+    other->ops->close(other);
+    neighbour->ops->close(neighbour);
+}
+
+/* The second rail, at its first send to a peer, with one by the other in flight. */
+static void test_rail_cannot_connect(void) {
+    struct channel *rails = open_rails();
+    struct channel *other = channel_battery_open(&channel_battery_config);
+    struct channel *neighbour = channel_battery_open(&channel_battery_config);
+    channel_battery_connect(rails, 3, neighbour);
+    exchange_all(rails, 3, neighbour);
+    for (int life = 0; life < 2; life++) {
+        struct seen seen = {0};
+        channel_battery_connect(rails, 0, other);
+        send_one(rails, 0, other, 1);
+        CHECK_INT(send_piece(rails, 0, 1, 0, PIECE), STATUS_OK);
+        refused = 2;
+        CHECK_INT(send_piece(rails, 0, 2, 0, 500), STATUS_PEER_LOST);
+        refused = WAYS;
+        for (int way = 0; way < WAYS; way++)
+            CHECK_INT(send_piece(rails, 0, way, 1, 500), STATUS_PEER_LOST);
+        CHECK_INT(rails->ops->arm(rails), STATUS_AGAIN); /* the loss is yet to be told */
+        await_loss(rails, other, 1, &seen);
+        exchange_all(rails, 3, neighbour);
+    }
+    channel_battery_connect(rails, 0, other);
+    exchange_all(rails, 0, other);
+    /* One that was lost and is there again before that was told is not lost. */
+    channel_battery_connect(rails, 0, other);
+    refused = 2;
+    CHECK_INT(send_piece(rails, 0, 2, 0, 500), STATUS_PEER_LOST);
+    refused = WAYS;
+    channel_battery_connect(rails, 0, other);
+    exchange_all(rails, 0, other);
+    rails->ops->close(rails);
+    other->ops->close(other);
+    neighbour->ops->close(neighbour);
+}
+
+/* A peer moves with sends by each way in flight to the old address, which is still there. */
+static void test_rails_move(void) {
+    struct channel *rails = open_rails();
+    struct channel *old = channel_battery_open(&channel_battery_config);
+    struct channel *new = channel_battery_open(&channel_battery_config);
+    struct seen seen = {0};
+    int64_t end_ns = clock_now_ns() + CHANNEL_BATTERY_DEADLINE_NS;
+    channel_battery_connect(rails, 0, old);
+    exchange_all(rails, 0, old);
+    for (int way = 0; way < WAYS; way++)
+        CHECK_INT(send_piece(rails, 0, way, 0, PIECE), STATUS_OK);
+    channel_battery_connect(rails, 0, new);
+    while (seen.failed < WAYS) {
+        CHECK(clock_now_ns() < end_ns);
+        poll_both(rails, NULL, &seen);
+    }
+    CHECK_INT(seen.lost + seen.sent, 0);
+    for (int way = 0; way < WAYS; way++)
+        CHECK_INT(way_connects[way], way == 0 ? 2 : 1);
+    exchange_all(rails, 0, new);
+    for (int way = 0; way < WAYS; way++)
+        CHECK_INT(way_connects[way], 2);
+    rails->ops->close(rails);
+    old->ops->close(old);
+    new->ops->close(new);
 }
 
 /* All connections to a peer end, since it closes, with sends by each way in flight. */
@@ -366,6 +467,9 @@ int main(int argc, char **argv) {
     TEST_RUN(test_close_without_an_end);
     TEST_RUN(test_rails_send);
     TEST_RUN(test_rails_wake);
+    TEST_RUN(test_rails_connect_late);
+    TEST_RUN(test_rail_cannot_connect);
+    TEST_RUN(test_rails_move);
     TEST_RUN(test_rail_lost);
     TEST_RUN(test_rails_peer_closes);
     TEST_RUN(test_rails_close_in_flight);

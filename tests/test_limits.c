@@ -37,10 +37,10 @@ static void in_child(void (*run)(void)) {
 
 static void files(void) {
     set_limit(RLIMIT_NOFILE, 20, 60);
-    CHECK_INT(limits_files(20), STATUS_OK);
+    CHECK_INT(limits_files(20, LOG_ERROR), STATUS_OK);
     CHECK_INT(open("/dev/null", O_RDONLY) < 20, 1);
-    CHECK_INT(limits_files(61), STATUS_IO);
-    CHECK_INT(limits_files(60), STATUS_OK);
+    CHECK_INT(limits_files(61, LOG_ERROR), STATUS_IO);
+    CHECK_INT(limits_files(60, LOG_ERROR), STATUS_OK);
     int last = 0;
     for (int file = 0; file >= 0; file = open("/dev/null", O_RDONLY)) {
         last = file;
@@ -51,8 +51,8 @@ static void files(void) {
 static void locked_without_privilege(void) {
     set_limit(RLIMIT_MEMLOCK, 0, 1 << 20);
     if (geteuid() == 0) CHECK_INT(setuid(NOBODY), 0); /* root may lock anything */
-    CHECK_INT(limits_locked((1 << 20) + 4096), STATUS_MEMORY);
-    CHECK_INT(limits_locked(1 << 20), STATUS_OK);
+    CHECK_INT(limits_locked((1 << 20) + 4096, LOG_ERROR), STATUS_MEMORY);
+    CHECK_INT(limits_locked(1 << 20, LOG_ERROR), STATUS_OK);
     void *memory = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED);
     CHECK_INT(mlock(memory, 1 << 20), 0); /* asking has kept nothing */

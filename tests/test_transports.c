@@ -15,6 +15,8 @@
 #include "transport/endpoint.h"
 #include "transport/rail_choice.h"
 
+#include <unistd.h>
+
 static void test_option(void) {
     static const struct {
         const char *text;
@@ -124,20 +126,27 @@ static bool tell_bus(struct device *device, char *bus_id, size_t bytes) {
     return true;
 }
 
-/* False: hwloc is not in this build. */
-static bool knows_machine(void) {
+#define MACHINE "tests/two_switches.xml" // from the root of the sources, where ctest runs it
+
+static bool has_hwloc(void) {
+    bool core;
+    char why[256];
+    enum status status = topology_cores(TOPOLOGY_NODE, 0, &core, 1, why, sizeof why);
+    return status != STATUS_UNSUPPORTED || strstr(why, "no hwloc") == NULL;
+}
+
+static void check_machine(void) {
     static const char *const buses[] = {"0000:01:00.0", "0000:02:00.0", "0000:80:00.0",
                                         "0000:99:00.0", ""};
     static const char *const cards[] = {"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_7"};
     /* Machine, package, host bridge, switch. */
     static const int wanted[5][4] = {{2, 3, 2, 0}, {3, 2, 2, 0}};
     int depths[5][4];
-    CHECK_INT(setenv("HWLOC_XMLFILE", "tests/two_switches.xml", 1), 0);
+    CHECK_INT(access(MACHINE, R_OK), 0);
+    CHECK_INT(setenv("HWLOC_XMLFILE", MACHINE, 1), 0);
     topology_nearness(buses, 5, cards, 4, &depths[0][0]);
-    if (depths[0][1] == 0) return false;
     for (int i = 0; i < 5 * 4; i++)
         CHECK_INT(depths[i / 4][i % 4], wanted[i / 4][i % 4]);
-    return true;
 }
 
 static void test_nearest(void) {
@@ -163,10 +172,11 @@ static void test_nearest(void) {
     };
     struct device gpus[GPUS];
     struct device *list[GPUS];
-    if (!knows_machine()) {
+    if (!has_hwloc()) {
         printf("a build without hwloc: which RDMA device is near is not known\n");
         return;
     }
+    check_machine();
     for (int i = 0; i < GPUS; i++) {
         gpus[i] = (struct device){.backend = &backend, .index = i};
         list[i] = &gpus[i];

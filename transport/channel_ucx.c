@@ -183,16 +183,21 @@ static enum status ucx_address(struct channel *channel, uint8_t *address, size_t
     return ucx_setup_wrap(((const struct ucx *)channel)->worker, address, bytes);
 }
 
+void channel_ucx_disconnect(struct channel *channel, uint32_t peer) {
+    struct ucx *ucx = (struct ucx *)channel;
+    ASSERT_OP(peer, <, ucx->config.peers_max);
+    close_endpoint(ucx, &ucx->peers[peer]);
+    ucx->peers[peer].connected = false;
+    ucx->peers[peer].lost = false;
+}
+
 static enum status ucx_connect(struct channel *channel, uint32_t number, const uint8_t *address,
                                size_t bytes) {
     struct ucx *ucx = (struct ucx *)channel;
-    ASSERT_OP(number, <, ucx->config.peers_max);
     const ucp_address_t *unwrapped;
     TRY(ucx_setup_unwrap(number, address, bytes, &unwrapped));
+    channel_ucx_disconnect(channel, number);
     struct ucx_peer *peer = &ucx->peers[number];
-    close_endpoint(ucx, peer);
-    peer->connected = false;
-    peer->lost = false;
     const ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER,
@@ -203,7 +208,6 @@ static enum status ucx_connect(struct channel *channel, uint32_t number, const u
     ucp_ep_h endpoint = NULL;
     ucs_status_t code = ucp_ep_create(ucx->worker, &params, &endpoint);
     if (code != UCS_OK) {
-        peer->endpoint = NULL;
         log_error("ucx: cannot connect to peer %u: %s", number, ucs_status_string(code));
         return ucx_status(code) == STATUS_INVALID ? STATUS_INVALID : STATUS_PEER_LOST;
     }
@@ -237,7 +241,7 @@ static void sent_callback(void *request, ucs_status_t code, void *user) {
 static enum status ucx_device_memory(struct channel *channel, int device, const void *memory,
                                      size_t bytes) {
     struct ucx *ucx = (struct ucx *)channel;
-    ASSERT(device >= 0 && device < ucx->config.device_count);
+    if (device > 0) return STATUS_UNSUPPORTED; // a context is of one
     return ucx_devices_add(&ucx->devices, ucx->context, memory, bytes);
 }
 
@@ -554,9 +558,8 @@ static enum status take_memory(struct ucx *ucx) {
     ucx->free_slots = arena_take(&ucx->arena, config->slots * sizeof *ucx->free_slots);
     ucx->waiting = arena_take(&ucx->arena, WAITING_MAX * sizeof *ucx->waiting);
     ucx->events = arena_take(&ucx->arena, ucx->event_capacity * sizeof *ucx->events);
-    for (uint32_t i = 0; i < config->peers_max; i++) {
+    for (uint32_t i = 0; i < config->peers_max; i++)
         ucx->peers[i].ucx = ucx;
-    }
     for (uint32_t i = 0; i < config->sends_max; i++) {
         ucx->sends[i].ucx = ucx;
         ucx->free_sends[ucx->free_send_count++] = i;

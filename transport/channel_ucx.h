@@ -25,6 +25,10 @@
 enum status channel_ucx_open(struct channel **channel, const struct channel_config *config,
                              const char *net_devices, const char *tls) WARN_UNUSED;
 
+/* Ends a channel's connection to a peer, if there is one: what is in flight by it ends with
+ * PEER_LOST, and sends fail until it is connected again. */
+void channel_ucx_disconnect(struct channel *channel, uint32_t peer);
+
 /* Once a process, before its threads start and before the first open: UCX's signal handlers off,
  * its log silent. */
 void channel_ucx_setup(void);

@@ -153,22 +153,25 @@ enum status endpoint_choose_device(struct endpoint *endpoint, const struct job *
     return STATUS_OK;
 }
 
-/* What the process's channels take in all, each as large as this one, with so many rails. */
+/* What the process's channels take in all, each as large as this one, with so many rails, which
+ * have no sockets to peers; what is refused is logged at this level. */
 static enum status check_limits(const struct endpoint *endpoint,
-                                const struct channel_config *config, int rail_count) {
+                                const struct channel_config *config, int rail_count,
+                                enum log_level level) {
     uint64_t contexts = 1 + (uint64_t)rail_count;
-    uint64_t files = contexts * (2 * (uint64_t)config->peers_max + CHANNEL_FILES);
+    uint64_t files = 2 * (uint64_t)config->peers_max + contexts * CHANNEL_FILES;
     if (endpoint->uses_tls) {
         uint64_t both_ways = 2 * (uint64_t)config->peers_max * TLS_CHANNEL_LANES;
         files = both_ways + TLS_CHANNEL_PENDING + CHANNEL_FILES;
     }
-    TRY(limits_files(endpoint->channels * files + endpoint->control_connections + PROCESS_FILES));
+    TRY(limits_files(endpoint->channels * files + endpoint->control_connections + PROCESS_FILES,
+                     level));
     if (!channel_ucx_is_verbs(endpoint->tls)) {
         return STATUS_OK;
     }
     /* What is sent lies in as much memory again as what is received. */
     uint64_t buffers = 2 * (uint64_t)config->slots * config->slot_bytes;
-    return limits_locked(endpoint->channels * (buffers + contexts * CHANNEL_LOCKED_BYTES));
+    return limits_locked(endpoint->channels * (buffers + contexts * CHANNEL_LOCKED_BYTES), level);
 }
 
 static enum status open_ucx(const struct endpoint *endpoint, const struct channel_config *config,
@@ -193,14 +196,10 @@ static enum status open_rails(const struct endpoint *endpoint, const struct chan
     each.slot_bytes = 1;
     each.device_count = 1;
     for (; opened < choice->count && status == STATUS_OK; opened++) {
-        const struct device *device = config->devices[opened];
-        const char *name = choice->names[opened];
         each.devices = &config->devices[opened];
-        status = open_ucx(endpoint, &each, name, &rails[opened]);
-        if (status == STATUS_OK)
-            log_info("%s:%d sends by %s", device->backend->name, device->index, name);
+        status = open_ucx(endpoint, &each, choice->names[opened], &rails[opened]);
     }
-    if (status == STATUS_OK) return rails_open(*channel, rails, config, channel);
+    if (status == STATUS_OK) return rails_open(*channel, rails, config, choice, channel);
     for (int i = 0; i < opened - 1; i++) { /* the last one did not open */
         rails[i]->ops->close(rails[i]);
     }
@@ -208,16 +207,30 @@ static enum status open_rails(const struct endpoint *endpoint, const struct chan
     return status;
 }
 
-/* A choice is worth nothing where UCX does not know CUDA; the channel is asked. */
+/* A choice is worth nothing where UCX does not know CUDA, as the channel is asked, nor where the
+ * system's limits do not allow rails: a worker goes on without them. */
 static enum status open_network(const struct endpoint *endpoint,
                                 const struct channel_config *config,
                                 const struct rail_choice *choice, struct channel **channel) {
     struct channel_config own = *config;
     if (choice->count > 0) own.device_count = 1;
     TRY(open_ucx(endpoint, &own, endpoint->net_devices, channel));
-    bool knows =
-        choice->count > 0 && (*channel)->ops->device_memory(*channel, 0, NULL, 0) == STATUS_OK;
-    return knows ? open_rails(endpoint, config, choice, channel) : STATUS_OK;
+    if (choice->count == 0) return STATUS_OK;
+    if ((*channel)->ops->device_memory(*channel, 0, NULL, 0) != STATUS_OK) {
+        log_info("payloads leave from the host's memory: UCX %s knows no CUDA",
+                 channel_ucx_version());
+        return STATUS_OK;
+    }
+    if (check_limits(endpoint, config, choice->count, LOG_WARN) == STATUS_OK)
+        return open_rails(endpoint, config, choice, channel);
+    if (choice->count > 1) {
+        log_warn("payloads leave from the host's memory: no UCX context for each of %d devices",
+                 choice->count);
+    } else {
+        log_warn("no UCX context for the RDMA device that is nearest: payloads leave by all of %s",
+                 endpoint->net_devices);
+    }
+    return STATUS_OK;
 }
 
 enum status endpoint_open_channel(const struct endpoint *endpoint, struct paced_link *link,
@@ -230,7 +243,7 @@ enum status endpoint_open_channel(const struct endpoint *endpoint, struct paced_
         rail_choice_make(&choice, config->devices, config->device_count, endpoint->net_devices,
                          endpoint->tls);
     }
-    TRY(check_limits(endpoint, config, choice.count));
+    TRY(check_limits(endpoint, config, 0, LOG_ERROR));
     if (endpoint->uses_tls) {
         const struct channel_tls_config tls = {.ip = endpoint->local_ip,
                                                .key = endpoint->has_key ? endpoint->key : NULL,

@@ -1,20 +1,19 @@
 #define _GNU_SOURCE /* mlock2; NOLINT(*-identifier*) */
 #include "transport/limits.h"
 
-#include "base/log.h"
-
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-enum status limits_files(uint64_t files) {
+enum status limits_files(uint64_t files, enum log_level level) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= files) return STATUS_OK;
     struct rlimit wanted = {.rlim_cur = files, .rlim_max = limit.rlim_max};
     if (files <= limit.rlim_max && setrlimit(RLIMIT_NOFILE, &wanted) == 0) return STATUS_OK;
-    log_error("this process may open %" PRIu64 " files and needs %" PRIu64
+    log_write(level,
+              "this process may open %" PRIu64 " files and needs %" PRIu64
               " for its connections: raise it with `ulimit -n`, LimitNOFILE= of a systemd unit, or "
               "nofile in /etc/security/limits.conf",
               (uint64_t)limit.rlim_max, files);
@@ -31,12 +30,13 @@ static bool may_lock(size_t bytes) {
     return locked;
 }
 
-enum status limits_locked(uint64_t bytes) {
+enum status limits_locked(uint64_t bytes, enum log_level level) {
     struct rlimit limit;
     if (may_lock(bytes) || getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return STATUS_OK;
     struct rlimit wanted = {.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
     if (setrlimit(RLIMIT_MEMLOCK, &wanted) == 0 && may_lock(bytes)) return STATUS_OK;
-    log_error("RDMA needs about %" PRIu64
+    log_write(level,
+              "RDMA needs about %" PRIu64
               " MiB of locked memory, and this process may lock %" PRIu64
               " KiB: raise it with `ulimit -l unlimited`, LimitMEMLOCK=infinity of a systemd unit, "
               "or memlock in /etc/security/limits.conf; or use --tls tcp",

@@ -4,7 +4,8 @@
  * So where payloads may leave from several CUDA devices, or by several RDMA devices, each CUDA
  * device sends by the RDMA device that is nearest to it (kernels/topology.h), of those that are in
  * use (--net-devices). Of equally near ones each takes its share, by the CUDA devices' numbers, so
- * that processes with one device each are spread, too.
+ * that processes with one device each are spread, too: those with --device cuda:N, not those that
+ * CUDA_VISIBLE_DEVICES tells apart, to whom each device is number 0.
  */
 #ifndef RUBATO_TRANSPORT_RAIL_CHOICE_H
 #define RUBATO_TRANSPORT_RAIL_CHOICE_H

@@ -147,8 +147,11 @@ static void memory_now(const struct device *device, struct device_memory *memory
 
 static bool bus_id(struct device *device, char *text, size_t bytes) {
     cudaError_t error = cudaDeviceGetPCIBusId(text, (int)bytes, device->index);
-    device_cuda_note(device, (int)error, "asking for the bus");
-    return error == cudaSuccess;
+    if (error == cudaSuccess) return true;
+    (void)cudaGetLastError();
+    log_warn("cuda:%d (%s): where it is on the bus is not known: %s", device->index, device->name,
+             cudaGetErrorString(error));
+    return false;
 }
 
 static bool watch(struct device *device, struct device_reading *reading) {

@@ -349,6 +349,10 @@ static void two_devices(void) {
     CHECK(cuda->bus_id(first, buses[0], sizeof buses[0]));
     CHECK(cuda->bus_id(second, buses[1], sizeof buses[1]));
     CHECK(strchr(buses[0], ':') && strcmp(buses[0], buses[1]) != 0);
+    first->index = 99; /* a bus that is not told is no failure */
+    CHECK(!cuda->bus_id(first, buses[0], sizeof buses[0]));
+    first->index = 0;
+    CHECK_INT(cudaGetLastError(), cudaSuccess);
     for (int i = 0; i < 2; i++) {
         int current = -1;
         cuda->enter(i == 0 ? second : first);
