@@ -53,7 +53,8 @@ def as_one_device(cluster):
     """more devices than divide a tensor: with --accumulate-apart one device, whose batches are
     their shares, computes what they do, byte for byte: the model, and the losses of steps; with
     dropout, targets that do not count, clipping and recomputation, in local steps that are reported
-    in parts, late, and mixed, with a tensor that is frozen, and where no rounds are. With several batches a step, losses are those of one device within roundings"""
+    in parts, late, and mixed, with a tensor that is frozen, and where no rounds are. With several
+    batches a step, losses are those of one device within roundings"""
     more, count = (["--device", "cpu:3"], 3) if KIND == "cpu" else (TWO, 2)
     apart = ["--accumulate", count, "--accumulate-apart", "--eval-batches", count]
     for model, own, *options in (
