@@ -35,6 +35,9 @@ GB = 1e9
 PS_LITE_CPU = 0.45
 PS_LITE_OF_PERFTEST = PS_LITE_CPU / (2 / 4.7)
 PORT = 29741
+# Of ours under way to a shard, so that both ends are busy and the bytes stay in the caches;
+# ucx_perftest has 32 messages, ZeroMQ and ps-lite 64.
+UNDER_WAY_BYTES, UNDER_WAY_LEAST = 8 * 2**20, 4
 ZEROMQ = "bench_zeromq"
 CHANNELS = {"ucx": ("ucx",), "own tcp": ("tls", "--wire", "plain"), "shm": ("shm", "--checksum")}
 
@@ -75,10 +78,11 @@ def options():
 
 def rubato(chosen, size, direction, *channel):
     """One turn of ours -> (GB/s, CPU s/GB)."""
+    depth = max(UNDER_WAY_LEAST, UNDER_WAY_BYTES // size)
     with tempfile.NamedTemporaryFile("r") as rows:
         command = [f"{chosen.bin}/rubato", "bench", "exchange", "--channel", *channel,
-                   "--direction", direction, "--bytes", str(size), "--seconds",
-                   str(chosen.seconds), "--poll", chosen.poll, "--json", rows.name]
+                   "--direction", direction, "--bytes", str(size), "--depth", str(depth),
+                   "--seconds", str(chosen.seconds), "--poll", chosen.poll, "--json", rows.name]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, timeout=chosen.seconds + 120)
         if done.returncode != 0:
             fail(f"`{' '.join(command)}` ended with {done.returncode}")
