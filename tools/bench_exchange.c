@@ -34,7 +34,6 @@ struct flow {
     uint32_t ready_head, ready_count;
     struct arena own;
     uint8_t *payloads; /* [buffers] of run->bytes; a shard sends the same to all workers */
-    uint64_t sum;      /* the XXH3 of each of them, which are alike */
     enum status status;
 };
 
@@ -77,7 +76,6 @@ static enum status flow_open(struct flow *flow, struct bench_run *run, bool serv
     size_t bytes = run->bytes * (serves ? flow->depth : lane_count(flow));
     TRY(channel_memory(flow->channel, bytes, &flow->own, &flow->payloads));
     memset(flow->payloads, 0x5a, bytes); /* pages that nobody wrote to would be one page of zeros */
-    flow->sum = checksum_xxh3(flow->payloads, run->bytes);
     return STATUS_OK;
 }
 
@@ -99,9 +97,11 @@ static enum status send_message(struct flow *flow, uint32_t lane) {
     enum frame_kind request = payload ? FRAME_PUSH : FRAME_PULL;
     struct frame frame = {.kind = flow->serves ? FRAME_WEIGHTS : request,
                           .ticket = flow->index * flow->depth + lane % flow->depth,
-                          .payload_bytes = payload ? (uint32_t)flow->run->bytes : 0,
-                          .payload_xxh3 = payload ? flow->sum : checksum_xxh3(NULL, 0)};
+                          .payload_bytes = payload ? (uint32_t)flow->run->bytes : 0};
     uint8_t header[FRAME_BYTES];
+    if (flow->run->options->checksum) {
+        frame.payload_xxh3 = checksum_xxh3(payload, frame.payload_bytes);
+    }
     frame_encode(&frame, header);
     return flow->channel->ops->send(flow->channel, lane / flow->depth, header, payload,
                                     frame.payload_bytes, lane);

@@ -3,8 +3,8 @@
  * push: workers send payloads, a message is over when its buffer is free again. pull: workers send
  * bare headers, shards answer with payloads. both: payloads go and are answered with as many bytes,
  * as in training. Each worker keeps --depth messages under way to each shard. Headers are encoded
- * and checked as in a job; payloads are made once and neither encoded nor looked at (--checksum:
- * the receiver reads each one and checks its XXH3, as in a job, where encoders take it).
+ * and checked as in a job; payloads are neither encoded nor looked at (--checksum: their XXH3 is
+ * taken and checked, as in a job).
  */
 #ifndef RUBATO_TOOLS_BENCH_EXCHANGE_H
 #define RUBATO_TOOLS_BENCH_EXCHANGE_H
