@@ -166,8 +166,7 @@ static void add(struct device *device, const float *values, float *sum, int64_t 
 
 static void widen(struct device *device, enum device_queue queue, const uint16_t *from, float *to,
                   int64_t N) {
-    (void)device_cuda_stream(device); /* makes the device the thread's */
-    const cudaStream_t stream = ((struct device_cuda *)(void *)device)->queues[queue];
+    const cudaStream_t stream = device_cuda_stream_of(device, queue);
     device_cuda_note(device, cast_cuda_from_bf16(from, to, N, stream), "widening weights");
 }
 

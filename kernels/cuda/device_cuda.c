@@ -67,7 +67,11 @@ static void make_current(struct device *device) {
 }
 
 cudaStream_t device_cuda_stream(struct device *device) {
-    return enter(device)->queues[DEVICE_COMPUTE];
+    return device_cuda_stream_of(device, DEVICE_COMPUTE);
+}
+
+cudaStream_t device_cuda_stream_of(struct device *device, enum device_queue queue) {
+    return enter(device)->queues[queue];
 }
 
 /* ---- memory */

@@ -40,8 +40,10 @@ void device_cuda_note(struct device *device, int error, const char *what);
 /* Likewise cuBLAS's. */
 void device_cuda_note_cublas(struct device *device, cublasStatus_t status, const char *what);
 
-/* Of DEVICE_COMPUTE; makes the device the calling thread's, as a launch on its streams needs. */
+/* Of DEVICE_COMPUTE, or of any queue; makes the device the calling thread's, as a launch on its
+ * streams needs. */
 cudaStream_t device_cuda_stream(struct device *device);
+cudaStream_t device_cuda_stream_of(struct device *device, enum device_queue queue);
 
 /* kernels/cuda/compute_cuda.c; compression/cuda/codec_cuda.c; kernels/cuda/device_cuda.c. */
 extern const struct compute_ops compute_cuda;

@@ -278,11 +278,6 @@ static void end_call(struct group_cuda *cuda, struct member *member, int error, 
     if (error != 0) end_by_nccl(cuda, member, what, error);
 }
 
-static cudaStream_t stream_of(const struct member *member, enum device_queue queue) {
-    (void)device_cuda_stream(member->device);
-    return ((struct device_cuda *)(void *)member->device)->queues[queue];
-}
-
 /* A sum at its root, or the root's values at all. */
 static int queue_piece(const struct group_cuda *cuda, const struct member *member,
                        const struct group_piece *piece, bool sum, cudaStream_t stream) {
@@ -302,7 +297,7 @@ static void queue_pieces(struct group *group, int rank, enum device_queue queue,
     struct group_cuda *cuda = cuda_of(group);
     struct member *member = &cuda->members[rank];
     if (!begin_call(member)) return;
-    cudaStream_t stream = stream_of(member, queue);
+    cudaStream_t stream = device_cuda_stream_of(member->device, queue);
     int error = 0;
     for (uint64_t i = 0; i < count && error == 0;) {
         uint64_t end = count - i > CALLS_MAX ? i + CALLS_MAX : count;
@@ -331,8 +326,8 @@ static void gather(struct group *group, int rank, enum device_queue queue, const
     struct group_cuda *cuda = cuda_of(group);
     struct member *member = &cuda->members[rank];
     if (!begin_call(member)) return;
-    int error =
-        cuda->calls.gather(from, to, bytes, NCCL_INT8, member->comm, stream_of(member, queue));
+    int error = cuda->calls.gather(from, to, bytes, NCCL_INT8, member->comm,
+                                   device_cuda_stream_of(member->device, queue));
     end_call(cuda, member, error, "a gather");
 }
 
