@@ -1,6 +1,7 @@
 /* Proves that the UCX channel does what every data channel must (channel_battery.h), over the
  * loopback interface and under hostile UCX_* variables; that it names what devices it cannot use;
- * and that closing returns even where UCX has requests that cannot end.
+ * that what is beyond the window of a peer leaves later, or ends with the peer; and that closing
+ * returns even where UCX has requests that cannot end.
  *
  * And that rails (rails.h) of such channels send each payload by the channel of the memory that it
  * lies in, with that channel's device current in every call, and wake who sleeps on them; that a
@@ -46,6 +47,44 @@ static void test_close_without_an_end(void) {
     CHECK_INT(waitpid(child, &code, 0), child);
     CHECK(WIFEXITED(code));
     CHECK_INT(WEXITSTATUS(code), 0);
+}
+
+/* More than the window of bytes that UCX is given for a peer: what is queued behind leaves in turn,
+ * also to one whose window is empty meanwhile; and ends with the peer when that is connected anew. */
+static void test_window(void) {
+    enum { MANY = 12, BYTES = 4 << 20 };
+    static uint8_t payloads[2][BYTES];
+    struct channel *from = channel_battery_open(&channel_battery_config);
+    struct channel *to = channel_battery_open(&channel_battery_config);
+    uint8_t header[FRAME_BYTES];
+    uint64_t sent = 0, failed = 0, received = 0;
+    channel_battery_connect(from, 1, to);
+    for (int turn = 0; turn < 2; turn++) {
+        channel_battery_fill((uint64_t)turn, header, payloads[turn], BYTES);
+        for (uint64_t i = 0; i < MANY; i++)
+            CHECK_INT(from->ops->send(from, 1, header, payloads[turn], BYTES, i), STATUS_OK);
+        channel_battery_fill(2, header, NULL, 0);
+        CHECK_INT(from->ops->send(from, 1, header, NULL, 0, MANY), STATUS_OK);
+        if (turn == 1) channel_battery_connect(from, 1, to); /* queued ones are dropped */
+        int64_t end_ns = clock_now_ns() + CHANNEL_BATTERY_DEADLINE_NS;
+        while (sent + failed < (uint64_t)(turn + 1) * (MANY + 1) ||
+               (turn == 0 && received <= MANY)) {
+            struct channel_event event;
+            CHECK(clock_now_ns() < end_ns);
+            if (from->ops->poll(from, &event, 1) == 1 && event.kind == CHANNEL_SENT) {
+                sent += event.status == STATUS_OK;
+                failed += event.status != STATUS_OK;
+            }
+            if (to->ops->poll(to, &event, 1) == 1 && event.kind == CHANNEL_RECEIVED) {
+                (void)channel_battery_check(&event);
+                to->ops->release(to, event.slot);
+                received++;
+            }
+        }
+        CHECK(turn == 0 ? failed == 0 : failed >= 1);
+    }
+    from->ops->close(from);
+    to->ops->close(to);
 }
 
 /* ---- rails ---- */
@@ -441,6 +480,30 @@ static void test_rails_close_in_flight(void) {
     other->ops->close(other);
 }
 
+/* What a user may have exported must not matter: each of these alone ends, stops or slows a process
+ * that lets UCX read it. The last two are not to be taken away. */
+static void export_variables(void) {
+    static const char *const variables[][2] = {
+        {"UCX_TLS", "nonsense"},
+        {"UCX_NET_DEVICES", "nonsense"},
+        {"UCX_TCP_TX_SEG_SIZE", "1m"},
+        {"UCX_TCP_RX_SEG_SIZE", "2k"},
+        {"UCX_ZCOPY_THRESH", "0"},
+        {"UCX_TCP_SYN_CNT", "3"},
+        {"UCX_TCP_AF_PRIO", "inet6"},
+        {"UCX_ALLOC_PRIO", "none"},
+        {"UCX_TCP_MAX_CONN_RETRIES", "0"},
+        {"UCX_TCP_PORT_RANGE", "40000-40001"},
+        {"UCX_TCP_RCVBUF", "4k"},
+        {"UCX_TCP_NODELAY", "n"},
+        {"UCX_NO_SUCH", "1"},
+        {"UCX_MEM_LOG_LEVEL", "warn"},
+        {"XUCX_TLS", "tcp"},
+    };
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
+        CHECK_INT(setenv(variables[i][0], variables[i][1], 1), 0);
+}
+
 int main(int argc, char **argv) {
     char program[4096];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
@@ -449,13 +512,10 @@ int main(int argc, char **argv) {
     const struct channel_battery battery = {
         .open = open_ucx, .program = program, .sent_least = 1001};
     channel_battery_begin(&battery);
-    /* What a user may have exported must not matter. */
-    setenv("UCX_TLS", "nonsense", 1);
-    setenv("UCX_NET_DEVICES", "nonsense", 1);
-    setenv("UCX_TCP_TX_SEG_SIZE", "1m", 1);
-    setenv("UCX_TCP_RX_SEG_SIZE", "2k", 1);
-    setenv("UCX_ZCOPY_THRESH", "0", 1);
+    export_variables();
     channel_ucx_setup();
+    CHECK(!getenv("UCX_TLS") && !getenv("UCX_TCP_RCVBUF") && !getenv("UCX_NO_SUCH"));
+    CHECK(getenv("UCX_MEM_LOG_LEVEL") && getenv("XUCX_TLS"));
     int code = channel_battery_role(argc, argv);
     if (code >= 0) return code;
     if (argc == 2 && strcmp(argv[1], "lonely") == 0) {
@@ -465,6 +525,7 @@ int main(int argc, char **argv) {
     channel_battery_run();
     TEST_RUN(test_devices);
     TEST_RUN(test_close_without_an_end);
+    TEST_RUN(test_window);
     TEST_RUN(test_rails_send);
     TEST_RUN(test_rails_wake);
     TEST_RUN(test_rails_connect_late);

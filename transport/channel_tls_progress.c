@@ -317,7 +317,8 @@ static void accept_some(struct tls *tls) {
             return;
         }
         if (status != STATUS_OK) { /* what waits would keep the listener readable for ever */
-            log_warn("tls: cannot accept a connection: %s", strerror(errno));
+            log_warn("tls: cannot accept a connection: %s (is `ulimit -n` too low?)",
+                     strerror(errno));
             watch_listener(tls, false);
             remind(tls, tls->now_ns + CLOCK_S);
             return;

@@ -1,10 +1,8 @@
-#include "transport/channel_ucx.h"
-
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "transport/ucx_devices.h"
+#include "transport/channel_ucx_parts.h"
 #include "transport/ucx_setup.h"
 
 #include <stdbool.h>
@@ -15,85 +13,15 @@
  * buffers and no memory at a receiver that has no slot free. */
 #define RENDEZVOUS_BYTES ((size_t)16 << 10)
 
-/* The queue of messages that wait for a slot. Beyond the mark of eager ones, whose payloads take
- * memory here, or with no more room than one ucp_worker_progress() can fill (8 sockets, 120 KiB
- * each, some 130 bytes a frame), the channel does not progress. */
-#define WAITING_MAX        16384
-#define WAITING_BURST      8192
-#define WAITING_EAGER_MARK 1024
-
 /* Calls of ucp_worker_progress() a poll, so that one busy peer cannot keep the owner inside. */
 #define PROGRESS_CALLS 64
 
+/* Payloads that UCX has of us for one peer; others are queued here. More would only be turned out
+ * of the caches before they leave: 32 MiB take up to 1.3 times the processor time a byte. */
+#define WINDOW_BYTES ((size_t)16 << 20)
+
 #define CLOSE_DEADLINE_NS CLOCK_S
 #define FRAME_HANDLER     0
-
-struct ucx_peer {
-    struct ucx *ucx;
-    ucp_ep_h endpoint; /* NULL: never connected, or closed after an error */
-    bool connected;    /* a send has ended well */
-    bool lost;         /* no send until it is connected again */
-    bool lost_queued;  /* its PEER_LOST event waits in the queue */
-};
-
-struct ucx_send {
-    struct ucx *ucx;
-    uint64_t cookie;
-    size_t payload_bytes;
-    uint32_t peer;
-    uint8_t header[FRAME_BYTES]; /* UCX refers to it until the send completes */
-};
-
-struct ucx_slot {
-    struct ucx *ucx;
-    uint8_t *memory; /* [slot_bytes] */
-    void *held;      /* UCX's memory that stands in for ours, to be given back; else NULL */
-    const uint8_t *payload;
-    size_t payload_bytes;
-    uint8_t header[FRAME_BYTES];
-};
-
-/* A message that UCX has announced or brought, waiting for a slot. */
-struct ucx_waiting {
-    void *data; /* UCX's descriptor (rendezvous) or payload (eager); NULL without payload */
-    size_t payload_bytes;
-    bool rendezvous;
-    uint8_t header[FRAME_BYTES];
-};
-
-struct ucx {
-    struct channel base;
-    struct channel_config config;
-    struct channel_stats stats;
-    struct arena arena; /* all tables and slots */
-    ucp_context_h context;
-    ucp_worker_h worker;
-    int wait_fd;
-    bool sweep;         /* a lost peer's endpoint is to be closed */
-    bool closing;       /* what still comes in is dropped */
-    bool abandoned;     /* an endpoint is left to the process's end */
-    bool verbs;         /* some transport needs an RDMA device */
-    char lanes[128];    /* by which the last peer was connected */
-    uint32_t under_way; /* requests of ours whose callback has not come */
-
-    struct ucx_devices devices;
-
-    struct ucx_peer *peers;
-    struct ucx_send *sends;
-    uint32_t *free_sends; /* a stack of indices; likewise free_slots */
-    uint32_t free_send_count;
-    struct ucx_slot *slots;
-    uint32_t *free_slots;
-    uint32_t free_slot_count;
-
-    struct ucx_waiting *waiting; /* a queue in a circle of WAITING_MAX */
-    uint32_t waiting_head, waiting_count;
-    uint32_t waiting_eager; /* those among them that are not rendezvous */
-
-    /* A circle that cannot overflow: at most one event a send, a slot and a peer is in it. */
-    struct channel_event *events;
-    uint32_t event_capacity, event_head, event_count;
-};
 
 /* UCX's code -> ours. */
 static enum status ucx_status(ucs_status_t code) {
@@ -117,13 +45,26 @@ static enum status ucx_status(ucs_status_t code) {
     }
 }
 
-static struct channel_event *queue_event(struct ucx *ucx, enum channel_event_kind kind) {
+struct channel_event *channel_ucx_queue_event(struct ucx *ucx, enum channel_event_kind kind) {
     ASSERT_OP(ucx->event_count, <, ucx->event_capacity);
     uint32_t at = (ucx->event_head + ucx->event_count++) % ucx->event_capacity;
     struct channel_event *event = &ucx->events[at];
     memset(event, 0, sizeof *event);
     event->kind = kind;
     return event;
+}
+
+static void queue_sent(struct ucx_send *send, ucs_status_t code) {
+    struct ucx *ucx = send->ucx;
+    struct channel_event *event = channel_ucx_queue_event(ucx, CHANNEL_SENT);
+    event->peer = send->peer;
+    event->cookie = send->cookie;
+    event->status = code == UCS_OK ? STATUS_OK : STATUS_PEER_LOST;
+    event->slot = (uint32_t)(send - ucx->sends); /* the table's entry is free when it is told */
+    if (code != UCS_OK) return;
+    ucx->peers[send->peer].connected = true;
+    ucx->stats.sent_frames++;
+    ucx->stats.sent_bytes += FRAME_BYTES + send->payload_bytes;
 }
 
 /* ---- endpoints ---- */
@@ -164,7 +105,7 @@ static void error_callback(void *user, ucp_ep_h endpoint, ucs_status_t code) {
     peer->ucx->sweep = true;
     if (peer->lost_queued) return;
     peer->lost_queued = true;
-    struct channel_event *event = queue_event(peer->ucx, CHANNEL_PEER_LOST);
+    struct channel_event *event = channel_ucx_queue_event(peer->ucx, CHANNEL_PEER_LOST);
     event->peer = (uint32_t)(peer - peer->ucx->peers);
     event->status = STATUS_PEER_LOST;
 }
@@ -183,10 +124,20 @@ static enum status ucx_address(struct channel *channel, uint8_t *address, size_t
     return ucx_setup_wrap(((const struct ucx *)channel)->worker, address, bytes);
 }
 
+/* Sends that UCX has not been given end with an error. */
+static void drop_queued(struct ucx *ucx, struct ucx_peer *peer) {
+    while (peer->queue_first != CHANNEL_UCX_NO_SEND) {
+        struct ucx_send *send = &ucx->sends[peer->queue_first];
+        peer->queue_first = send->next;
+        queue_sent(send, UCS_ERR_CONNECTION_RESET);
+    }
+}
+
 void channel_ucx_disconnect(struct channel *channel, uint32_t peer) {
     struct ucx *ucx = (struct ucx *)channel;
     ASSERT_OP(peer, <, ucx->config.peers_max);
     close_endpoint(ucx, &ucx->peers[peer]);
+    drop_queued(ucx, &ucx->peers[peer]);
     ucx->peers[peer].connected = false;
     ucx->peers[peer].lost = false;
 }
@@ -218,22 +169,18 @@ static enum status ucx_connect(struct channel *channel, uint32_t number, const u
 
 /* ---- sending ---- */
 
-static void queue_sent(struct ucx_send *send, ucs_status_t code) {
-    struct ucx *ucx = send->ucx;
-    struct channel_event *event = queue_event(ucx, CHANNEL_SENT);
-    event->peer = send->peer;
-    event->cookie = send->cookie;
-    event->status = code == UCS_OK ? STATUS_OK : STATUS_PEER_LOST;
-    event->slot = (uint32_t)(send - ucx->sends); /* the table's entry is free when it is told */
-    if (code != UCS_OK) return;
-    ucx->peers[send->peer].connected = true;
-    ucx->stats.sent_frames++;
-    ucx->stats.sent_bytes += FRAME_BYTES + send->payload_bytes;
+/* A payload has left UCX, one way or the other. */
+static void leave_window(const struct ucx_send *send) {
+    struct ucx_peer *peer = &send->ucx->peers[send->peer];
+    ASSERT_OP(peer->under_way, >=, send->payload_bytes);
+    peer->under_way -= send->payload_bytes;
+    if (peer->queue_first != CHANNEL_UCX_NO_SEND) send->ucx->window_moved = true;
 }
 
 static void sent_callback(void *request, ucs_status_t code, void *user) {
     struct ucx_send *send = user;
     send->ucx->under_way--;
+    leave_window(send);
     queue_sent(send, code);
     ucp_request_free(request);
 }
@@ -245,145 +192,87 @@ static enum status ucx_device_memory(struct channel *channel, int device, const 
     return ucx_devices_add(&ucx->devices, ucx->context, memory, bytes);
 }
 
-static enum status ucx_send(struct channel *channel, uint32_t number, const uint8_t *header,
-                            const uint8_t *payload, size_t payload_bytes, uint64_t cookie) {
-    struct ucx *ucx = (struct ucx *)channel;
-    ASSERT_OP(number, <, ucx->config.peers_max);
-    const struct ucx_peer *peer = &ucx->peers[number];
-    if (!peer->endpoint || peer->lost) return STATUS_PEER_LOST;
-    if (ucx->free_send_count == 0) return STATUS_AGAIN;
-    struct ucx_send *send = &ucx->sends[ucx->free_sends[ucx->free_send_count - 1]];
-    memcpy(send->header, header, FRAME_BYTES);
-    send->cookie = cookie;
-    send->peer = number;
-    send->payload_bytes = payload_bytes;
+/* Hands a send of the table to UCX. AGAIN, PEER_LOST: UCX does not have it. */
+static enum status start_send(struct ucx_send *send) {
+    struct ucx *ucx = send->ucx;
+    struct ucx_peer *peer = &ucx->peers[send->peer];
+    const size_t bytes = send->payload_bytes;
     const ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK |
                         UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
-        .memory_type = ucx_devices_type(&ucx->devices, payload),
-        .flags = payload_bytes < RENDEZVOUS_BYTES ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV,
+        .memory_type = ucx_devices_type(&ucx->devices, send->payload),
+        .flags = bytes < RENDEZVOUS_BYTES ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV,
         .cb.send = sent_callback,
         .user_data = send,
     };
     ucs_status_ptr_t request = ucp_am_send_nbx(peer->endpoint, FRAME_HANDLER, send->header,
-                                               FRAME_BYTES, payload, payload_bytes, &param);
+                                               FRAME_BYTES, send->payload, bytes, &param);
     if (UCS_PTR_IS_ERR(request)) {
         enum status status = ucx_status(UCS_PTR_STATUS(request));
         return status == STATUS_AGAIN ? status : STATUS_PEER_LOST;
     }
-    ucx->free_send_count--;
     if (request) {
         ucx->under_way++;
+        peer->under_way += bytes;
     } else {
         queue_sent(send, UCS_OK); /* done at once: no callback comes */
     }
     return STATUS_OK;
 }
 
-/* ---- receiving ---- */
-
-/* Gives back what UCX keeps for us. */
-static void drop_data(struct ucx *ucx, void *data) {
-    if (data) ucp_am_data_release(ucx->worker, data);
+static bool has_room(const struct ucx_peer *peer, size_t bytes) {
+    return peer->under_way == 0 || peer->under_way + bytes <= WINDOW_BYTES;
 }
 
-static ucs_status_t frame_callback(void *user, const void *header, size_t header_bytes, void *data,
-                                   size_t payload_bytes, const ucp_am_recv_param_t *param) {
-    struct ucx *ucx = user;
-    bool rendezvous = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
-    bool lasting = param->recv_attr & (UCP_AM_RECV_ATTR_FLAG_RNDV | UCP_AM_RECV_ATTR_FLAG_DATA);
-    if (ucx->closing) return UCS_OK;
-    if (header_bytes != FRAME_BYTES || payload_bytes > ucx->config.slot_bytes ||
-        ucx->waiting_count == WAITING_MAX || (payload_bytes > 0 && !lasting)) {
-        ucx->stats.refused++;
-        return UCS_OK;
-    }
-    uint32_t at = (ucx->waiting_head + ucx->waiting_count++) % WAITING_MAX;
-    struct ucx_waiting *waiting = &ucx->waiting[at];
-    memcpy(waiting->header, header, FRAME_BYTES);
-    waiting->data = lasting ? data : NULL;
-    waiting->payload_bytes = payload_bytes;
-    waiting->rendezvous = rendezvous;
-    if (!rendezvous) ucx->waiting_eager++;
-    return lasting ? UCS_INPROGRESS : UCS_OK;
-}
-
-static void free_slot(struct ucx_slot *slot) {
-    struct ucx *ucx = slot->ucx;
-    drop_data(ucx, slot->held);
-    slot->held = NULL;
-    ASSERT_OP(ucx->free_slot_count, <, ucx->config.slots);
-    ucx->free_slots[ucx->free_slot_count++] = (uint32_t)(slot - ucx->slots);
-}
-
-static void queue_received(struct ucx_slot *slot) {
-    struct ucx *ucx = slot->ucx;
-    struct channel_event *event = queue_event(ucx, CHANNEL_RECEIVED);
-    event->slot = (uint32_t)(slot - ucx->slots);
-    event->header = slot->header;
-    event->payload = slot->payload;
-    event->payload_bytes = slot->payload_bytes;
-    ucx->stats.received_frames++;
-    ucx->stats.received_bytes += FRAME_BYTES + slot->payload_bytes;
-}
-
-/* A rendezvous that fails (its sender died) was never a message: the slot is free again. */
-static void received_callback(void *request, ucs_status_t code, size_t bytes, void *user) {
-    struct ucx_slot *slot = user;
-    slot->ucx->under_way--;
-    ucp_request_free(request);
-    if (code == UCS_OK && bytes == slot->payload_bytes) {
-        queue_received(slot);
+static enum status ucx_send(struct channel *channel, uint32_t number, const uint8_t *header,
+                            const uint8_t *payload, size_t payload_bytes, uint64_t cookie) {
+    struct ucx *ucx = (struct ucx *)channel;
+    ASSERT_OP(number, <, ucx->config.peers_max);
+    struct ucx_peer *peer = &ucx->peers[number];
+    if (!peer->endpoint || peer->lost) return STATUS_PEER_LOST;
+    if (ucx->free_send_count == 0) return STATUS_AGAIN;
+    uint32_t index = ucx->free_sends[ucx->free_send_count - 1];
+    struct ucx_send *send = &ucx->sends[index];
+    memcpy(send->header, header, FRAME_BYTES);
+    send->cookie = cookie;
+    send->peer = number;
+    send->payload = payload;
+    send->payload_bytes = payload_bytes;
+    send->next = CHANNEL_UCX_NO_SEND;
+    if (peer->queue_first != CHANNEL_UCX_NO_SEND) {
+        ucx->sends[peer->queue_last].next = index;
+    } else if (has_room(peer, payload_bytes)) {
+        TRY(start_send(send));
+        ucx->free_send_count--;
+        return STATUS_OK;
     } else {
-        free_slot(slot);
+        peer->queue_first = index;
+    }
+    peer->queue_last = index;
+    ucx->free_send_count--;
+    return STATUS_OK;
+}
+
+/* Gives UCX what is queued for the peer, as far as its window goes. */
+static void start_queued(struct ucx *ucx, struct ucx_peer *peer) {
+    while (peer->queue_first != CHANNEL_UCX_NO_SEND && !peer->lost) {
+        struct ucx_send *send = &ucx->sends[peer->queue_first];
+        if (!has_room(peer, send->payload_bytes)) return;
+        enum status status = start_send(send);
+        if (status == STATUS_AGAIN) {
+            ucx->window_moved = true;
+            return;
+        }
+        peer->queue_first = send->next;
+        if (status != STATUS_OK) queue_sent(send, UCS_ERR_CONNECTION_RESET);
     }
 }
 
-static void fetch(struct ucx_slot *slot, void *descriptor) {
-    struct ucx *ucx = slot->ucx;
-    const ucp_request_param_t param = {
-        .op_attr_mask =
-            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
-        .cb.recv_am = received_callback,
-        .user_data = slot,
-    };
-    slot->payload = slot->memory;
-    ucs_status_ptr_t request =
-        ucp_am_recv_data_nbx(ucx->worker, descriptor, slot->memory, slot->payload_bytes, &param);
-    if (!request) {
-        queue_received(slot);
-    } else if (UCS_PTR_IS_ERR(request)) {
-        free_slot(slot);
-    } else {
-        ucx->under_way++;
-    }
-}
-
-/* Moves waiting messages into free slots, in the order they came. */
-static void fill_slots(struct ucx *ucx) {
-    while (ucx->waiting_count > 0 && ucx->free_slot_count > 0) {
-        const struct ucx_waiting *waiting = &ucx->waiting[ucx->waiting_head];
-        struct ucx_slot *slot = &ucx->slots[ucx->free_slots[--ucx->free_slot_count]];
-        memcpy(slot->header, waiting->header, FRAME_BYTES);
-        slot->payload_bytes = waiting->payload_bytes;
-        ucx->waiting_head = (ucx->waiting_head + 1) % WAITING_MAX;
-        ucx->waiting_count--;
-        if (waiting->rendezvous) {
-            fetch(slot, waiting->data);
-            continue;
-        }
-        ucx->waiting_eager--;
-        slot->held = waiting->data;
-        slot->payload = waiting->data ? waiting->data : slot->memory;
-        if (waiting->data && (uintptr_t)waiting->data % MEMORY_ALIGN != 0) {
-            /* Codecs read values in place, so a payload must be aligned as a slot is. */
-            memcpy(slot->memory, waiting->data, waiting->payload_bytes);
-            slot->payload = slot->memory;
-            slot->held = NULL;
-            drop_data(ucx, waiting->data);
-        }
-        queue_received(slot);
-    }
+static void start_all_queued(struct ucx *ucx) {
+    if (!ucx->window_moved) return;
+    ucx->window_moved = false;
+    for (uint32_t i = 0; i < ucx->config.peers_max; i++)
+        start_queued(ucx, &ucx->peers[i]);
 }
 
 /* ---- the owner's loop ---- */
@@ -406,37 +295,34 @@ static size_t take_events(struct ucx *ucx, struct channel_event *events, size_t 
     return count;
 }
 
-/* Too much waits for slots: TCP shall hold the senders back. */
-static bool is_full(const struct ucx *ucx) {
-    return ucx->waiting_eager >= WAITING_EAGER_MARK ||
-           ucx->waiting_count > WAITING_MAX - WAITING_BURST;
-}
-
 /* Endpoints that failed, outside the callback that said so. */
 static void sweep_endpoints(struct ucx *ucx) {
     if (!ucx->sweep) return;
     ucx->sweep = false;
     for (uint32_t i = 0; i < ucx->config.peers_max; i++) {
         struct ucx_peer *peer = &ucx->peers[i];
-        if (peer->lost) close_endpoint(ucx, peer);
+        if (!peer->lost) continue;
+        close_endpoint(ucx, peer);
+        drop_queued(ucx, peer);
     }
 }
 
 static size_t ucx_poll(struct channel *channel, struct channel_event *events, size_t capacity) {
     struct ucx *ucx = (struct ucx *)channel;
     for (int call = 0; call < PROGRESS_CALLS; call++) {
-        fill_slots(ucx);
-        if (is_full(ucx) || ucp_worker_progress(ucx->worker) == 0) break;
+        channel_ucx_fill_slots(ucx);
+        if (channel_ucx_is_full(ucx) || ucp_worker_progress(ucx->worker) == 0) break;
     }
-    fill_slots(ucx);
+    channel_ucx_fill_slots(ucx);
     sweep_endpoints(ucx);
+    start_all_queued(ucx);
     return take_events(ucx, events, capacity);
 }
 
 static void ucx_release(struct channel *channel, uint32_t number) {
     struct ucx *ucx = (struct ucx *)channel;
     ASSERT_OP(number, <, ucx->config.slots);
-    free_slot(&ucx->slots[number]);
+    channel_ucx_free_slot(&ucx->slots[number]);
 }
 
 static int ucx_wait_fd(struct channel *channel) {
@@ -445,7 +331,7 @@ static int ucx_wait_fd(struct channel *channel) {
 
 static enum status ucx_arm(struct channel *channel) {
     struct ucx *ucx = (struct ucx *)channel;
-    if (ucx->event_count > 0) return STATUS_AGAIN;
+    if (ucx->event_count > 0 || ucx->window_moved) return STATUS_AGAIN;
     if (ucx->waiting_count > 0 && ucx->free_slot_count > 0) return STATUS_AGAIN;
     /* An error of arming is answered like "busy": polling is always right, sleeping is not. */
     return ucp_worker_arm(ucx->worker) == UCS_OK ? STATUS_OK : STATUS_AGAIN;
@@ -476,11 +362,11 @@ static void ucx_close(struct channel *channel) {
     struct ucx *ucx = (struct ucx *)channel;
     ucx->closing = true;
     for (; ucx->waiting_count > 0; ucx->waiting_count--) {
-        drop_data(ucx, ucx->waiting[ucx->waiting_head].data);
-        ucx->waiting_head = (ucx->waiting_head + 1) % WAITING_MAX;
+        channel_ucx_drop_data(ucx, ucx->waiting[ucx->waiting_head].data);
+        ucx->waiting_head = (ucx->waiting_head + 1) % CHANNEL_UCX_WAITING_MAX;
     }
     for (uint32_t i = 0; i < ucx->config.slots; i++) {
-        drop_data(ucx, ucx->slots[i].held);
+        channel_ucx_drop_data(ucx, ucx->slots[i].held);
         ucx->slots[i].held = NULL;
     }
     for (uint32_t i = 0; i < ucx->config.peers_max; i++) {
@@ -523,7 +409,7 @@ static enum status open_worker(struct ucx *ucx) {
         .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
                       UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS,
         .id = FRAME_HANDLER,
-        .cb = frame_callback,
+        .cb = channel_ucx_frame,
         .arg = ucx,
         .flags = UCP_AM_FLAG_WHOLE_MSG | UCP_AM_FLAG_PERSISTENT_DATA,
     };
@@ -548,7 +434,7 @@ static enum status take_memory(struct ucx *ucx) {
                    arena_need(config->sends_max * sizeof *ucx->free_sends) +
                    arena_need(config->slots * sizeof *ucx->slots) +
                    arena_need(config->slots * sizeof *ucx->free_slots) +
-                   arena_need(WAITING_MAX * sizeof *ucx->waiting) +
+                   arena_need(CHANNEL_UCX_WAITING_MAX * sizeof *ucx->waiting) +
                    arena_need(ucx->event_capacity * sizeof *ucx->events);
     TRY(arena_init(&ucx->arena, bytes));
     ucx->peers = arena_take(&ucx->arena, config->peers_max * sizeof *ucx->peers);
@@ -556,10 +442,12 @@ static enum status take_memory(struct ucx *ucx) {
     ucx->free_sends = arena_take(&ucx->arena, config->sends_max * sizeof *ucx->free_sends);
     ucx->slots = arena_take(&ucx->arena, config->slots * sizeof *ucx->slots);
     ucx->free_slots = arena_take(&ucx->arena, config->slots * sizeof *ucx->free_slots);
-    ucx->waiting = arena_take(&ucx->arena, WAITING_MAX * sizeof *ucx->waiting);
+    ucx->waiting = arena_take(&ucx->arena, CHANNEL_UCX_WAITING_MAX * sizeof *ucx->waiting);
     ucx->events = arena_take(&ucx->arena, ucx->event_capacity * sizeof *ucx->events);
-    for (uint32_t i = 0; i < config->peers_max; i++)
+    for (uint32_t i = 0; i < config->peers_max; i++) {
         ucx->peers[i].ucx = ucx;
+        ucx->peers[i].queue_first = CHANNEL_UCX_NO_SEND;
+    }
     for (uint32_t i = 0; i < config->sends_max; i++) {
         ucx->sends[i].ucx = ucx;
         ucx->free_sends[ucx->free_send_count++] = i;

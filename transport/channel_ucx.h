@@ -2,8 +2,11 @@
  *
  * One UCP context and one worker a channel, driven by its owner's thread. Endpoints are made from
  * worker addresses that came over the control channel; there is no ucp_listener (512 zero bytes
- * from a stranger abort a process that has one, UCX 1.13). What UCX must be told is set here, over
- * any exported UCX_* variable.
+ * from a stranger abort a process that has one, UCX 1.13). What UCX must be told is set here, and
+ * exported UCX_* variables are taken out of the environment before UCX reads them. What its library
+ * constructors do with them before main() stays (UCX 1.13): UCX_LOG_FILE, UCX_PROFILE_MODE and
+ * UCX_MEMTRACK_DEST write their files, and end a process that cannot write its log; UCX_CONFIG_DIR
+ * is one more folder where a ucx.conf counts, as it does in the user's home and the working folder.
  * Payloads over a threshold come by rendezvous straight into a slot; shorter ones come eagerly,
  * into memory of UCX that stands in for the slot. A message that finds all slots taken waits: a
  * rendezvous at its sender, an eager one in a bounded queue; when that is nearly full the channel
@@ -29,8 +32,13 @@ enum status channel_ucx_open(struct channel **channel, const struct channel_conf
  * PEER_LOST, and sends fail until it is connected again. */
 void channel_ucx_disconnect(struct channel *channel, uint32_t peer);
 
+/* Takes UCX_* out of the environment, but UCX_MODULE_DIR and UCX_MEM_*, and names in a line what it
+ * took. While the process has one thread: for who starts processes; channel_ucx_setup() does it,
+ * too. */
+void channel_ucx_clear_environment(void);
+
 /* Once a process, before its threads start and before the first open: UCX's signal handlers off,
- * its log silent. */
+ * its log silent, its environment cleared. */
 void channel_ucx_setup(void);
 
 /* The transports that are used: tls, or, where it is "", what drives the net devices: tcp, ib, or

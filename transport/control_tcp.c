@@ -231,7 +231,7 @@ static void accept_all(struct control_tcp *tcp) {
         }
         door_give_back(&tcp->door);
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            log_warn("cannot accept a connection: %s", strerror(errno));
+            log_warn("cannot accept a connection: %s (is `ulimit -n` too low?)", strerror(errno));
             pause_until(tcp, tcp->now_ns + ACCEPT_PAUSE_NS);
             return;
         }

@@ -71,6 +71,11 @@ enum status endpoint_init(struct endpoint *endpoint, const struct job *job) {
     return STATUS_OK;
 }
 
+enum status endpoint_check_crowd(const struct job *job) {
+    uint64_t members = (uint64_t)(job->servers + job->workers);
+    return limits_files(members + CONTROL_TCP_PENDING_MAX + PROCESS_FILES, LOG_ERROR);
+}
+
 enum status endpoint_open_control(const struct endpoint *endpoint, struct control **control) {
     return control_tcp_open(control, endpoint->has_key ? endpoint->key : NULL);
 }

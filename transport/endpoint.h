@@ -34,6 +34,10 @@ struct endpoint {
  * Logged. */
 enum status endpoint_init(struct endpoint *endpoint, const struct job *job) WARN_UNUSED;
 
+/* May the coordinator of this job have as many connections as its members and strangers may open?
+ * Before it listens. IO, logged. */
+enum status endpoint_check_crowd(const struct job *job) WARN_UNUSED;
+
 /* A new control object with the endpoint's key. MEMORY. */
 enum status endpoint_open_control(const struct endpoint *endpoint,
                                   struct control **control) WARN_UNUSED;

@@ -20,6 +20,9 @@
 #include <time.h>
 #include <ucs/config/global_opts.h>
 #include <ucs/debug/debug.h>
+#include <unistd.h>
+
+extern char **environ;
 
 /* How long a link that is up may take to run, and how often it is looked at meanwhile. */
 #define LINK_WAIT_NS (2 * CLOCK_S)
@@ -169,12 +172,12 @@ enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_cont
         return STATUS_DEVICE;
     }
     await_links(net_devices);
-    /* Set here, so that an exported variable cannot change what we rely on. Shared memory is left
-     * out: it does not work with the peer error mode. Over TCP, UCX 1.13 must not send from the
-     * owner's memory: a send that the socket took in part, and that then fails since the peer died,
-     * is completed twice (uct_tcp_ep_sendv), and that aborts us ("comp->count > 0"). Its puts would
-     * complete once, but it uses them only without error handling, where an endpoint with sends in
-     * flight, to a peer that has stopped, cannot be closed. */
+    /* Over UCX's defaults and its own files (ucx.conf). Shared memory is left out: it does not work
+     * with the peer error mode. Over TCP, UCX 1.13 must not send from the owner's memory: a send
+     * that the socket took in part, and that then fails since the peer died, is completed twice
+     * (uct_tcp_ep_sendv), and that aborts us ("comp->count > 0"). Its puts would complete once, but
+     * it uses them only without error handling, where an endpoint with sends in flight, to a peer
+     * that has stopped, cannot be closed. */
     tls = channel_ucx_tls(net_devices, tls);
     const char *const settings[][2] = {
         {"TLS", tls},
@@ -230,21 +233,60 @@ enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_cont
     return STATUS_OK;
 }
 
+/* Where its modules lie, and what its hooks of the allocator have taken before main() anyway: they
+ * change neither what is sent nor to whom. */
+static bool is_kept(const char *variable) {
+    static const char *const kept[] = {"UCX_MODULE_DIR=", "UCX_MEM_"};
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
+        if (strncmp(variable, kept[i], strlen(kept[i])) == 0) return true;
+    }
+    return false;
+}
+
+/* The first variable of the environment that UCX would read and must not -> name. UCX reads no name
+ * of 256 bytes. */
+static bool find_exported(char name[256]) {
+    for (char **variable = environ; *variable; variable++) {
+        size_t length = strcspn(*variable, "=");
+        if (strncmp(*variable, "UCX_", 4) != 0 || is_kept(*variable)) continue;
+        if (length >= 256 || (*variable)[length] != '=') continue;
+        memcpy(name, *variable, length);
+        name[length] = 0;
+        return true;
+    }
+    return false;
+}
+
+void channel_ucx_clear_environment(void) {
+    char name[256], names[1024] = "";
+    size_t used = 0;
+    while (find_exported(name) && unsetenv(name) == 0) {
+        int length = snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", name);
+        if (length > 0 && (size_t)length < sizeof names - used) used += (size_t)length;
+        names[used] = 0;
+    }
+    if (used == 0) return;
+    log_warn("ignored, though exported: %s; choose UCX's network by --net-devices and --tls", names);
+}
+
 void channel_ucx_setup(void) {
-    /* Its lines about a dead peer would be alarming and say nothing that our own events don't. */
+    /* Its lines about a dead peer would be alarming and say nothing that our own events don't. The
+     * last ones are its own defaults, over what its library constructor took from the environment
+     * before main(). */
     static const char *const settings[][2] = {
-        {"LOG_LEVEL", "fatal"}, {"HANDLE_ERRORS", "none"},     {"ERROR_SIGNALS", ""},
-        {"DEBUG_SIGNO", "0"},   {"WARN_UNUSED_ENV_VARS", "n"},
+        {"LOG_LEVEL", "fatal"},       {"HANDLE_ERRORS", "none"},     {"ERROR_SIGNALS", ""},
+        {"DEBUG_SIGNO", "0"},         {"WARN_UNUSED_ENV_VARS", "n"}, {"LOG_LEVEL_TRIGGER", "fatal"},
+        {"ASYNC_MAX_EVENTS", "1024"}, {"ASYNC_SIGNO", "SIGALRM"},    {"RCACHE_CHECK_PFN", "0"},
+        {"MODULES", "all"},
     };
+    channel_ucx_clear_environment();
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         ucs_status_t code = ucs_global_opts_set_value(settings[i][0], settings[i][1]);
         if (code != UCS_OK) log_warn("ucx: cannot set %s", settings[i][0]);
     }
-    /* Its library constructor took these before main(); the settings above are too late. */
-    static const int signals[] = {SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV};
-    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
-        ucs_debug_disable_signal(signals[i]);
-    }
+    /* The constructor's signal handlers are there by now; what has none is passed over. */
+    for (int number = 1; number < SIGRTMIN; number++)
+        ucs_debug_disable_signal(number);
 }
 
 void channel_ucx_device_of(const char *ip, char *name, size_t bytes) {

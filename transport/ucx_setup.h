@@ -1,8 +1,9 @@
 /* ucx_setup.h - what channel_ucx tells UCX before the first frame: settings and addresses.
  *
- * UCX reads UCX_* variables; the settings that the channel relies on are set over them here. UCX's
- * parser of worker addresses believes what it is given, so an address travels wrapped (layout in
- * ucx_setup.c) and nothing damaged, foreign, or of another UCX release reaches the parser.
+ * UCX would read UCX_* variables: they are taken out of the environment (channel_ucx.h), and the
+ * settings that the channel relies on are made here. UCX's parser of worker addresses believes what
+ * it is given, so an address travels wrapped (layout in ucx_setup.c) and nothing damaged, foreign,
+ * or of another UCX release reaches the parser.
  */
 #ifndef RUBATO_TRANSPORT_UCX_SETUP_H
 #define RUBATO_TRANSPORT_UCX_SETUP_H
