@@ -106,6 +106,7 @@ struct job {
     char profile_steps[OPTION_TEXT_MAX]; /* empty, or FIRST:LAST: job_profile_steps() */
     char recompute[OPTION_TEXT_MAX];     /* none | attention | every:N */
     bool accumulate_apart;               /* batches' gradients are added when they are complete */
+    bool push_overlap;                   /* blocks leave during backward; else when it is done */
     bool forward_overlap;       /* a step starts while weights of the last round still come */
     char init[OPTION_TEXT_MAX]; /* random | path of safetensors; of worker 0 */
     char cpus[OPTION_TEXT_MAX]; /* cores that the process is confined to; empty: all */

@@ -498,6 +498,10 @@ const struct option job_table[] = {
      "complete: the bits that as many devices with a batch each compute together, for the memory "
      "of one more gradient",
      OF_WORKER, AT(accumulate_apart), NULL},
+    {"push-overlap", OPTION_FLAG, "yes", 0, 0, "",
+     "modes that push gradients: each block leaves during backward, as soon as its gradient is "
+     "final; no: all of them when backward is done; the same bits",
+     OF_WORKER, AT(push_overlap), NULL},
     {"forward-overlap", OPTION_FLAG, "yes", 0, 0, "",
      "rounds of all workers, where servers step: the next step starts when the first layers' "
      "weights are back, and the others' come meanwhile; no: when all are; the same bits",

@@ -182,9 +182,9 @@ void model_backward(struct model *model, const struct model_batch *batch,
                     const struct model_gradient *gradient, model_ready_fn *ready, void *context);
 
 /* Where a gradient that stays on a device is, [value_count] of its memory; NULL: the model is the
- * host's. And the event behind which that of the tensor is final for which `ready` is being called,
- * in a team for member 0, while each has the sum of the blocks that it owns (model_team.h); the
- * next pass records it again. Any thread. */
+ * host's. And the event behind which that of a tensor is final for which `ready` was called, in a
+ * team for member 0, while each has the sum of the blocks that it owns (model_team.h); the next
+ * pass records it again. Any thread. */
 const float *model_device_gradient(const struct model *model);
 const struct device_event *model_ready_event(const struct model *model, uint64_t tensor);
 

@@ -64,8 +64,8 @@ enum status mirror_settle(struct model_mirror *mirror);
  * stays, which is the same for all tensors of a pass. */
 void mirror_send(struct model_mirror *mirror, uint64_t tensor, float *values);
 
-/* Within `ready`, of that tensor, if it stays: the gradient is final behind this; in a team the
- * pieces that this member owns. Any thread. */
+/* Of a tensor that `ready` was called for in this pass, if it stays: the gradient is final behind
+ * this; in a team the pieces that this member owns. Any thread. */
 const struct device_event *mirror_ready_event(const struct model_mirror *mirror, uint64_t tensor);
 
 /* Calls `ready` (NULL: nobody) for each tensor that has arrived since, or stays, in the order they

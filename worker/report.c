@@ -131,6 +131,24 @@ static double milliseconds(int64_t ns) {
     return (double)ns / (double)CLOCK_MS;
 }
 
+/* A point of the step, which it may not have. */
+static double milliseconds_to(int64_t ns) {
+    return ns > 0 ? milliseconds(ns) : NAN;
+}
+
+/* With 9 digits, so that points of a step may be compared. */
+static void write_phases(struct json *json, const struct report_step *step, int64_t codec_ns) {
+    json_open_object(json, "ms");
+    json_real(json, "forward", milliseconds(step->forward_ns), 9);
+    json_real(json, "backward", milliseconds(step->backward_ns), 9);
+    json_real(json, "wait", milliseconds(step->wait_ns), 9);
+    json_real(json, "forward_wait", milliseconds(step->forward_wait_ns), 9);
+    json_real(json, "first_push", milliseconds_to(step->first_push_ns), 9);
+    json_real(json, "last_push", milliseconds_to(step->last_push_ns), 9);
+    json_real(json, "codec", milliseconds(codec_ns), 5);
+    json_close_object(json);
+}
+
 /* What error feedback holds back of the step's pushes, over their gradients' norm. */
 static double residual_norm(const struct exchange_counters *now,
                             const struct exchange_counters *before) {
@@ -193,13 +211,7 @@ static void write_metrics(struct report *report, const struct report_step *step,
     if (step->mfu > 0) {
         json_real(&json, "mfu", step->mfu, 4);
     }
-    json_open_object(&json, "ms");
-    json_real(&json, "forward", milliseconds(step->forward_ns), 5);
-    json_real(&json, "backward", milliseconds(step->backward_ns), 5);
-    json_real(&json, "wait", milliseconds(step->wait_ns), 5);
-    json_real(&json, "forward_wait", milliseconds(step->forward_wait_ns), 5);
-    json_real(&json, "codec", milliseconds(now->codec_ns - before->codec_ns), 5);
-    json_close_object(&json);
+    write_phases(&json, step, now->codec_ns - before->codec_ns);
     json_int(&json, "push_bytes", (int64_t)(now->pushed_bytes - before->pushed_bytes));
     json_int(&json, "pull_bytes", (int64_t)(now->pulled_bytes - before->pulled_bytes));
     json_real(&json, "push_ratio", report_push_ratio(now), 5);

@@ -237,13 +237,16 @@ static void push_values(struct trainer *trainer, uint64_t id, const float *value
                                    .report = trainer->report,
                                    .values = values,
                                    .ready = ready};
+    struct report_step *step = &trainer->step;
     trainer_tell(trainer, &push);
+    step->last_push_ns = clock_now_ns() - step->start_ns;
+    if (step->first_push_ns == 0) {
+        step->first_push_ns = step->last_push_ns;
+    }
 }
 
-/* A tensor's gradient is final, or will be behind its event: pushes the blocks that are complete
- * with it. */
-static void push_ready(void *context, uint64_t tensor) {
-    struct trainer *trainer = context;
+/* Pushes the blocks that are complete with this tensor. */
+static void push_blocks(struct trainer *trainer, uint64_t tensor) {
     bool stays = pushed_there(trainer);
     uint64_t count = bucket_mark(&trainer->bucket, tensor, trainer->ready);
     for (uint64_t i = 0; i < count; i++) {
@@ -258,6 +261,24 @@ static void push_ready(void *context, uint64_t tensor) {
             push_values(trainer, block->id, values + block->offset, ready);
         }
     }
+}
+
+/* A tensor's gradient is final, or will be behind its event. */
+static void take_ready(void *context, uint64_t tensor) {
+    struct trainer *trainer = context;
+    if (trainer->job->push_overlap) {
+        push_blocks(trainer, tensor);
+    } else {
+        trainer->late[trainer->late_count++] = tensor;
+    }
+}
+
+/* Backward is done. */
+static void push_late(struct trainer *trainer) {
+    for (uint64_t i = 0; i < trainer->late_count; i++) {
+        push_blocks(trainer, trainer->late[i]);
+    }
+    trainer->late_count = 0;
 }
 
 static void name_report(struct trainer *trainer, uint64_t tokens) {
@@ -277,14 +298,15 @@ static bool pushes_moments(const struct trainer *trainer) {
     return gradients > 0 && trainer->reports_done >= gradients;
 }
 
-/* Forward and backward of batch `micro`; in gradient modes the last one's backward pushes. False:
- * weights will not come, or the device failed. */
+/* Forward and backward of batch `micro`, which start where what is counted of the step ends; in
+ * gradient modes the last one's backward pushes. False: weights will not come, or the device
+ * failed. */
 static bool compute_batch(struct trainer *trainer, int64_t micro) {
     const struct job *job = trainer->job;
     struct report_step *step = &trainer->step;
     bool pushes =
         micro + 1 == job->accumulate && !trainer->discipline.local && !pushes_moments(trainer);
-    int64_t start_ns = clock_now_ns();
+    int64_t start_ns = step->start_ns + step->forward_ns + step->backward_ns;
     int64_t count = read_batch(trainer, micro);
     trainer->step_tokens += (uint64_t)count;
     if (pushes) {
@@ -307,13 +329,14 @@ static bool compute_batch(struct trainer *trainer, int64_t micro) {
         return false;
     }
     int64_t forward_ns = clock_now_ns();
-    node_backward(trainer->node, &batch, &gradient, pushes ? push_ready : NULL, trainer);
+    node_backward(trainer->node, &batch, &gradient, pushes ? take_ready : NULL, trainer);
     if (trainer_lost_device(trainer)) {
         return false;
     }
     trainer->step_loss += (double)loss * (double)count;
     step->forward_ns += forward_ns - start_ns;
     step->backward_ns += clock_now_ns() - forward_ns;
+    push_late(trainer);
     return true;
 }
 
@@ -405,6 +428,8 @@ static bool compute_batches(struct trainer *trainer) {
     step->forward_ns = 0;
     step->forward_wait_ns = 0;
     step->backward_ns = 0;
+    step->first_push_ns = 0;
+    step->last_push_ns = 0;
     trainer->step_tokens = 0;
     trainer->step_loss = 0;
     bucket_reset(&trainer->bucket);

@@ -83,6 +83,7 @@ void trainer_free(struct trainer *trainer) {
     squares_free(&trainer->squares);
     free(trainer->raw.codecs);
     free(trainer->ready);
+    free(trainer->late);
     free(trainer->fragment_tokens);
     free(trainer->tensors);
 }
@@ -297,6 +298,7 @@ static enum status take_memory(struct trainer *trainer) {
     trainer->step_flops = model_flops(&trainer->shape, job->seq_len) * (double)job_step_tokens(job);
     bucket_init(&trainer->bucket, plan);
     trainer->ready = memory_zeroed((size_t)bucket_most(&trainer->bucket), sizeof(uint64_t));
+    trainer->late = memory_zeroed((size_t)plan->tensor_count, sizeof(uint64_t));
     trainer->fragment_tokens = memory_zeroed((size_t)plan->fragment_count, sizeof(uint64_t));
     if (raw_weights_wanted(job, trainer->discipline.local, device)) {
         trainer->raw.codecs = memory_zeroed((size_t)plan->block_count, sizeof(uint8_t));

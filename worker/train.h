@@ -5,9 +5,9 @@
  *   JOINING   until the job's options are there: model shape, tensors
  *   PLANNING  until the plan is there: memory, first weights
  *   STEPPING  what cadence.h says: in gradient modes forward, backward, each block pushed as soon
- *             as its gradient is final, and wait until all have come back, or those that the next
- *             forward starts with (gate.h); in local modes steps of its own (local.h) and reports
- *             of what came of them
+ *             as its gradient is final (--push-overlap), and wait until all have come back, or
+ *             those that the next forward starts with (gate.h); in local modes steps of its own
+ *             (local.h) and reports of what came of them
  *   DRAINING  own reports are made; until the job ends, or this worker is named to save it
  *   SAVING    the saver fetches the final weights, validates, writes the run's files and a sample
  *   LEAVING   until the session has ended
@@ -81,6 +81,8 @@ struct trainer {
     const struct plan *plan; /* the session's */
     struct bucket bucket;
     uint64_t *ready;     /* scratch of bucket_mark */
+    uint64_t *late;      /* [tensor_count] --no-push-overlap: whose gradients are final and whose */
+    uint64_t late_count; /* blocks wait for the end of backward, in order */
     struct device *host; /* config.devices where none are given */
     struct node *node;
     struct arena arena;

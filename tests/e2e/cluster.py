@@ -51,6 +51,14 @@ def expect_equal(actual, wanted, what):
     expect(actual == wanted, f"{what} is {actual!r}, expected {wanted!r}")
 
 
+def expect_pushes(ms, during):
+    """Of a step's phases: its first block was handed over during backward, or when that was done.
+    All on the worker's own clock, of which 9 digits are told."""
+    computed = ms["forward"] + ms["forward_wait"] + ms["backward"]
+    expect((ms["first_push"] < computed * (1 - 1e-8)) == during, f"the first push in {ms}")
+    expect(ms["forward"] * (1 - 1e-8) < ms["first_push"] <= ms["last_push"], f"pushes in {ms}")
+
+
 def wait_until(condition, seconds, what):
     """The first true value of condition() within the time."""
     deadline = time.monotonic() + seconds

@@ -9,8 +9,8 @@ import re
 import signal
 import time
 
-from cluster import (PATIENCE_S, SLACK_S, TINY, expect, expect_equal, main, read_metrics,
-                     read_safetensors)
+from cluster import (PATIENCE_S, SLACK_S, TINY, expect, expect_equal, expect_pushes, main,
+                     read_metrics, read_safetensors)
 
 STEPS = 60
 WORKERS = 2
@@ -19,6 +19,7 @@ JOB = [*TINY, "--steps", STEPS, "--lr", LR]
 KEYS = {"schema", "step", "seconds", "loss", "val_loss", "lr", "tokens", "tok_s", "ms",
         "push_bytes", "pull_bytes", "push_ratio", "staleness", "resent", "weight", "local_steps",
         "round", "dropped", "codec_bytes", "residual_norm"}
+PHASES = {"forward", "backward", "wait", "forward_wait", "first_push", "last_push", "codec"}
 # f32 bytes over bytes on the wire: frame headers cost something in blocks of 300 values.
 PUSH_RATIOS = {"none": (0.8, 1), "bf16": (1.5, 2), "int8": (2.4, 4)}
 # Of whole blocks, for every block; with the share of a gradient that error feedback holds back.
@@ -43,9 +44,9 @@ def check_metrics(path, mode, push):
     for before, step in zip([None] + steps, steps):
         expect_equal(set(step), KEYS, "keys of a step")
         expect_equal(step["schema"], "rubato.step/1", "schema")
-        expect_equal(set(step["ms"]), {"forward", "backward", "wait", "forward_wait", "codec"},
-                     "keys of ms")
+        expect_equal(set(step["ms"]), PHASES, "keys of ms")
         expect(step["ms"]["wait"] >= step["ms"]["forward_wait"] >= 0, f"waits in {step['ms']}")
+        expect_pushes(step["ms"], True)
         expect(step["ms"]["codec"] > 0 and step["codec_bytes"] > 0, "codecs cost nothing")
         expect_equal(step["residual_norm"], 0, "residual without error feedback")
         wanted = learning_rate(step["step"] - 1)
@@ -221,6 +222,34 @@ def forward_overlap(cluster):
         expect(models[0] == models[1], f"{options}: --forward-overlap has other weights")
 
 
+def push_overlap(cluster):
+    """each step's first block is handed over before backward has ended, with --no-push-overlap
+    after it; losses and the bytes of model.safetensors are the same, in rounds with codecs that
+    round and hold back, with workers that step, and where each push is an update. In local modes
+    the flag changes nothing, and steps without a report have no push"""
+    shape = ["--model", "gpt2:3x16x2", "--seq-len", 16, "--batch", 2, "--block-values", 300,
+             "--steps", 9]
+    for workers, options in ((2, ["--push", "int8,ef", "--accumulate", 2]),
+                             (2, ["--optimizer", "worker:adamw", "--push", "int8"]),
+                             (1, ["--mode", "async"]), (2, ["--mode", "local:3"])):
+        found = []
+        for flag in ("--push-overlap", "--no-push-overlap"):
+            new_run_dir(cluster)
+            cluster.start_job(*shape, *options, workers=workers, worker_options=(flag,))
+            cluster.finish_job()
+            steps = read_metrics(os.path.join(cluster.run_dir, "metrics.jsonl"))
+            expect_equal(len(steps), 9, f"steps with {flag}")
+            for step in steps:
+                local = "local:3" in options
+                if local and step["step"] % 3 > 0:
+                    expect_equal((step["ms"]["first_push"], step["ms"]["last_push"]), (None, None),
+                                 "pushes of a step that is not reported")
+                else:
+                    expect_pushes(step["ms"], flag == "--push-overlap" and not local)
+            found.append((cluster.model_bytes(), [step["loss"] for step in steps]))
+        expect(found[0] == found[1], f"{options}: --push-overlap has other weights or losses")
+
+
 def repeated_from_options(cluster):
     """options.conf of a run, given as --config to the workers, repeats the run's weights byte for
     byte; validation and a sample on the way do not change them"""
@@ -284,4 +313,5 @@ def launched(cluster):
 
 if __name__ == "__main__":
     main(__doc__, [mode_sync, mode_ssp, mode_async, coarse_codecs, onebit_adam, sync_bits,
-                   forward_overlap, repeated_from_options, stay, launched], parallel=2)
+                   forward_overlap, push_overlap, repeated_from_options, stay, launched],
+         parallel=2)
