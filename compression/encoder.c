@@ -126,6 +126,12 @@ static size_t inner_bound(const struct encoder *encoder, const struct block *blo
     return bytes > sizeof(float) ? bytes : sizeof(float); // CODEC_FILL
 }
 
+static size_t state_values(const struct encoder *encoder, const struct block *block) {
+    const struct scheme *scheme = block_scheme(encoder, block);
+    struct scheme_run run = make_run(encoder, block, encoder->spec.density);
+    return scheme->state_values != NULL && block->count > 0 ? scheme->state_values(&run) : 0;
+}
+
 static void measure_block(struct encoder *encoder, struct block *block) {
     const struct scheme *scheme = block_scheme(encoder, block);
     struct scheme_run run = make_run(encoder, block, largest_density(encoder));
@@ -135,7 +141,7 @@ static void measure_block(struct encoder *encoder, struct block *block) {
         encoder->residual_bytes +=
             arena_need(codec_residual_bytes(encoder->spec.residual, block->count));
     if (block->count == 0) return;
-    if (scheme->state_values != NULL) encoder->state_values += scheme->state_values(&run);
+    encoder->state_values += state_values(encoder, block);
     size_t scratch = scheme->scratch_bytes != NULL ? scheme->scratch_bytes(&run) : 0;
     size_t inner = inner_bound(encoder, block);
     if (scratch > encoder->scheme_scratch) encoder->scheme_scratch = scratch;
@@ -295,14 +301,13 @@ static void encode_tile(struct pass *pass, size_t offset, size_t n, uint8_t *wir
     *used += scheme->encode(&pass->run, offset, a, n, at, &squares);
     pass->view.bytes = *used;
     bool known = squares >= 0, placed = in_place(pass);
-    if (pass->feedback && scheme->restore != NULL)
-        scheme->restore(&pass->run, at, pass->sent);
-    else if ((pass->feedback && !placed) || !known)
+    if ((pass->feedback && !placed && scheme->restore == NULL) || !known)
         scheme_decode_tile(scheme, &pass->view, offset, n, at, pass->sent, false);
     if (!known) squares = pass->run.loops->squares(pass->sent, n);
     if (!isfinite(squares)) squares = exact_squares(pass, offset, n, at);
     pass->result->square_sum += squares;
     if (!pass->feedback) return;
+    if (scheme->restore != NULL) scheme->restore(&pass->run, at, pass->sent);
     if (placed)
         keep_rest(pass, offset, n, at, kept);
     else
@@ -362,7 +367,8 @@ void encoder_step_of(const struct encoder *encoder, size_t block, uint64_t step,
         .density = spec->density,
         .beta = loco ? LOCO_BETA : 0.0f,
         .restarts = loco && step > 0 && step % LOCO_RESET == 0,
-        .residual_bytes = feedback ? codec_residual_bytes(spec->residual, planned->count) : 0};
+        .residual_bytes = feedback ? codec_residual_bytes(spec->residual, planned->count) : 0,
+        .state_values = state_values(encoder, planned)};
     if (!scheme->warms_up) return;
     of->density = encoder_density(spec->density, encoder->dense_steps, encoder->ramp_steps, step);
     if (step < encoder->dense_steps) of->codec = scheme_bf16.id;
@@ -434,6 +440,16 @@ void encoder_expand(struct encoder *encoder, size_t block, float *values, void *
     run.state = encoder->states + of->state;
     run.scratch = scratch;
     scheme->expand(&run, values);
+}
+
+bool encoder_share(struct encoder *encoder, size_t block, float *factor) {
+    ASSERT(block < encoder->block_count);
+    const struct block *of = &encoder->blocks[block];
+    const struct scheme *scheme = block_scheme(encoder, of);
+    struct scheme_run run = make_run(encoder, of, encoder->spec.density);
+    ASSERT(scheme->share != NULL);
+    run.state = encoder->states + of->state;
+    return scheme->share(&run, factor);
 }
 
 /* Of all that the meaning of the saved bytes depends on. */

@@ -69,6 +69,9 @@ struct encoder_step {
     float beta;            /* of LoCo's average; 0 without */
     bool restarts;         /* what was held back is dropped first */
     size_t residual_bytes; /* 0 without feedback */
+    size_t state_values;   /* of the spec's codec, also where its schedule starts with another:
+                            * powersgd's factor, [rank, cols], or 1 + rank x the longer side of
+                            * one that is shared; 0 for most */
 };
 
 /* The steps that dense_steps and ramp_steps are by default for a job of `steps`. */
@@ -105,6 +108,11 @@ void encoder_encode(struct encoder *encoder, size_t block, uint64_t step, const 
  * of a codec whose payloads stand for more than they say (CODEC_POWERSGD_SHARED): values = the mean
  * gradient. scratch as for encoding. */
 void encoder_expand(struct encoder *encoder, size_t block, float *values, void *scratch);
+
+/* Ahead of a step of such a codec that is encoded elsewhere: does to the block's state what
+ * encoder_encode() would, and gives the factor that is shared -> factor [state_values - 1] of
+ * encoder_step_of(): [rank, rows] if it returns true, else [rank, cols]. */
+bool encoder_share(struct encoder *encoder, size_t block, float *factor);
 
 /* What a checkpoint keeps: residuals and factors, as bytes [encoder_state_bytes]. Loading refuses
  * with MISMATCH what another spec or other blocks saved, with CORRUPT damaged bytes; the encoder is

@@ -1,7 +1,8 @@
 /* encoder_device.h - an encoder (encoder.h) whose values lie on a device, and are encoded there.
  *
- * It makes the encoder's payloads, bit for bit, and keeps what feedback holds back on the device:
- * the encoder says what a step is, and encodes nothing itself. Several devices may share an
+ * It makes the encoder's payloads, bit for bit, and keeps what feedback holds back and powersgd's
+ * factors on the device: the encoder says what a step is, and encodes nothing itself. A factor that
+ * workers share is the encoder's, since encoder_expand() moves it. Several devices may share an
  * encoder's blocks, each with an encoder_device for some of them. Work is queued on DEVICE_CODEC: a
  * block's payload and result are there when an event behind the call is done.
  * Memory is taken by open. One thread at a time, which alone uses that queue.
@@ -21,7 +22,7 @@ bool encoder_device_can(const struct device *device, const struct codec_spec *sp
  * it. `owns` [encoder_block_count] says for which blocks; it takes memory for no others. MEMORY,
  * logged. */
 enum status encoder_device_open(struct encoder_device **opened, struct device *device,
-                                const struct encoder *encoder, const bool *owns) WARN_UNUSED;
+                                struct encoder *encoder, const bool *owns) WARN_UNUSED;
 
 /* Bytes that it would take of such a device, which need not be open (device_describe). */
 uint64_t encoder_device_bytes(const struct device *device, const struct encoder *encoder,

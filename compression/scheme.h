@@ -131,6 +131,9 @@ struct scheme {
      * such payloads decodes, become what that stands for. NULL: decoding says it. */
     void (*restore)(const struct scheme_run *run, const uint8_t *wire, float *out);
     void (*expand)(const struct scheme_run *run, float *values);
+    /* Of those, for who encodes elsewhere: does to the state what encode() would, and writes the
+     * factor that is not sent: [rank, rows], then it returns true, or [rank, cols]. */
+    bool (*share)(const struct scheme_run *run, float *factor);
     /* Reads the head; false if it makes no sense. NULL: there is none. */
     bool (*open)(struct scheme_view *view);
     /* The bytes of the tile that starts at `at`, of which `left` are there; anything above `left`

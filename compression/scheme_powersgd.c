@@ -39,12 +39,21 @@ static size_t start(const struct scheme_run *run, uint8_t *wire) {
     return HEAD;
 }
 
-void powersgd_revive(const struct scheme_run *run, float *vector, size_t n, size_t index) {
+void powersgd_noise(uint64_t seed, uint64_t block, size_t index, float *vector, size_t n) {
     struct random_stream random;
-    if (run->loops->dot(vector, vector, n) > 0.0f) return;
-    random_open(&random, run->seed, RANDOM_CODEC, run->block * POWERSGD_RANK_MAX + index);
+    random_open(&random, seed, RANDOM_CODEC, block * POWERSGD_RANK_MAX + index);
     for (size_t i = 0; i < n; i++)
         vector[i] = random_normal(&random);
+}
+
+void powersgd_revive(const struct scheme_run *run, float *vector, size_t n, size_t index) {
+    if (run->loops->dot(vector, vector, n) > 0.0f) return;
+    powersgd_noise(run->seed, run->block, index, vector, n);
+}
+
+/* Of a NaN the sign stays. */
+static float negative(float value) {
+    return isnan(value) ? value : -value;
 }
 
 void powersgd_orthonormalize(const struct codec_loops *loops, float *vectors, size_t rank,
@@ -53,7 +62,7 @@ void powersgd_orthonormalize(const struct codec_loops *loops, float *vectors, si
         float *x = vectors + i * n;
         float before = loops->dot(x, x, n);
         for (size_t j = 0; j < i; j++)
-            loops->axpy(x, -loops->dot(x, vectors + j * n, n), vectors + j * n, n);
+            loops->axpy(x, negative(loops->dot(x, vectors + j * n, n)), vectors + j * n, n);
         float after = loops->dot(x, x, n);
         // What is left of a vector that lay in the others' span is rounding noise.
         float scale = after > 1e-10f * before && after > 0.0f ? 1.0f / sqrtf(after) : 0.0f;

@@ -1,5 +1,8 @@
-/* scheme_powersgd.h - what both forms of powersgd share. A factor is `rank` vectors, one after the
- * other. Internal to compression/scheme_powersgd*.c. */
+/* scheme_powersgd.h - what both forms of powersgd share, and the device's (encoder_device.h). A
+ * factor is `rank` vectors, one after the other. Internal to compression/ and its tests.
+ * Where values overflow, factors have NaNs, which are a payload's bytes: all of them are the one
+ * that the chip makes of numbers, so that it matters nowhere which of two goes on.
+ */
 #ifndef RUBATO_COMPRESSION_SCHEME_POWERSGD_H
 #define RUBATO_COMPRESSION_SCHEME_POWERSGD_H
 
@@ -9,7 +12,10 @@
 
 size_t powersgd_rank(const struct scheme_run *run);
 
-/* A vector [n] of zeros, as at first, would stay so: it becomes noise that all workers share. */
+/* vector [n] = the noise, which all workers share, of a block's index-th vector. Any thread. */
+void powersgd_noise(uint64_t seed, uint64_t block, size_t index, float *vector, size_t n);
+
+/* A vector [n] of zeros, as at first, would stay so: it becomes noise. */
 void powersgd_revive(const struct scheme_run *run, float *vector, size_t n, size_t index);
 
 /* vectors [rank, n]: Gram-Schmidt; one that lies in the others' span becomes zero. */

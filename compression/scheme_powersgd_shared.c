@@ -50,12 +50,25 @@ static size_t start(const struct scheme_run *run, uint8_t *wire) {
     return HEAD;
 }
 
-static void project(const struct scheme_run *run, const float *a, float *y) {
+/* Makes X orthonormal; returns its values. */
+static size_t prepare(const struct scheme_run *run) {
     size_t rank = powersgd_rank(run), n = on_rows(run) ? run->rows : run->cols;
     float *x = run->state + 1;
     for (size_t i = 0; i < rank; i++)
         powersgd_revive(run, x + i * n, n, i);
     powersgd_orthonormalize(run->loops, x, rank, n);
+    return rank * n;
+}
+
+static bool share(const struct scheme_run *run, float *factor) {
+    size_t values = prepare(run);
+    memcpy(factor, run->state + 1, values * sizeof *factor);
+    return on_rows(run);
+}
+
+static void project(const struct scheme_run *run, const float *a, float *y) {
+    const float *x = run->state + 1;
+    prepare(run);
     if (on_rows(run))
         powersgd_times_cols(run, a, x, y);
     else
@@ -144,6 +157,7 @@ const struct scheme scheme_powersgd_shared = {
     .encode = encode,
     .restore = restore,
     .expand = expand,
+    .share = share,
     .open = open,
     .measure = measure,
     .decode = decode,

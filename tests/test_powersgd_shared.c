@@ -233,6 +233,32 @@ static void nothing_is_lost(void) {
     rig_close(&rig);
 }
 
+/* The sum of a factor's squares is more than f32 holds, that of what its product leaves is not. */
+static void holds_back_little_of_large_values(void) {
+    static float grad[COUNT];
+    struct rig rig;
+    double squares = 0;
+    rig_open(&rig, "powersgd:3,shared,ef", 0);
+    for (size_t at = 0; at < COUNT; at++) {
+        size_t row = at / COLS;
+        size_t col = at % COLS;
+        grad[at] = sinf((float)row) * cosf((float)col);
+        squares += (double)grad[at] * (double)grad[at];
+    }
+    for (uint64_t step = 0; step < 2; step++) {
+        for (uint32_t r = 0; r < W; r++) {
+            push(&rig, r, step, grad);
+        }
+        settle(&rig, step);
+        for (size_t at = 0; at < COUNT; at++) {
+            grad[at] *= (float)sqrt(5e38 / squares);
+        }
+    }
+    CHECK_NEAR(rig.results[0].square_sum, 5e38, 5e35);
+    CHECK(rig.results[0].residual_square_sum < 5e34);
+    rig_close(&rig);
+}
+
 /* Each worker's matrix is of full rank; their mean is not. */
 static void finds_a_mean_of_low_rank(void) {
     static float grads[W][COUNT];
@@ -325,6 +351,7 @@ static void refuses_what_does_not_fit(void) {
 int main(void) {
     TEST_RUN(follows_the_formula);
     TEST_RUN(nothing_is_lost);
+    TEST_RUN(holds_back_little_of_large_values);
     TEST_RUN(finds_a_mean_of_low_rank);
     TEST_RUN(a_round_left_out_moves_nothing);
     TEST_RUN(refuses_what_does_not_fit);

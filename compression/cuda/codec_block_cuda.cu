@@ -58,7 +58,9 @@ static __device__ void put_head(const struct codec_launch &launch, const struct 
     if (codec == CODEC_FP8) wire[0] = has(launch, CODEC_LAUNCH_E5M2) ? 1 : 0;
     if (codec == CODEC_INT4 || codec == CODEC_QSGD)
         wire[head - 1] = has(launch, CODEC_LAUNCH_HAD) ? 2 : 0;
-    if (codec != CODEC_TOPK && codec != CODEC_TOPK_GLOBAL && codec != CODEC_RANDK) return;
+    if (codec != CODEC_TOPK && codec != CODEC_TOPK_GLOBAL && codec != CODEC_RANDK &&
+        codec != CODEC_POWERSGD && codec != CODEC_POWERSGD_SHARED)
+        return;
     for (int i = 0; i < 4 && 4 * i < head; i++)
         put_word(wire + 4 * i, launch.number[i]);
 }

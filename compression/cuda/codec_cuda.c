@@ -17,9 +17,10 @@ struct codec_cuda {
     uint8_t *wire; /* [bytes] payloads that come from or go to the host */
     uint32_t *rows;
     double *sums;
-    uint64_t *round_sums;           /* of checksums */
-    uint32_t *scratch;              /* struct codec_arrays */
-    size_t count, row_count, bytes; /* what there is room for */
+    uint64_t *round_sums;        /* of checksums */
+    uint32_t *scratch;           /* struct codec_arrays */
+    float *block;                /* powersgd: its a, then factors; NULL without */
+    struct codec_cuda_need most; /* what there is room for */
 };
 
 /* ---- the codecs */
@@ -54,6 +55,8 @@ static const struct row {
     {CODEC_TOPK, 0, CHUNK, codec_launch_topk, codec_launch_topk_decode},
     {CODEC_TOPK_GLOBAL, 0, TILE, codec_launch_topk_global, codec_launch_topk_global_decode},
     {CODEC_RANDK, 0, RANDK_TILE, codec_launch_randk, codec_launch_randk_decode},
+    {CODEC_POWERSGD, 0, TILE, codec_launch_powersgd, codec_launch_powersgd_decode},
+    {CODEC_POWERSGD_SHARED, 0, TILE, codec_launch_shared, codec_launch_shared_decode},
     {CODEC_TERNGRAD, 0, TILE, codec_launch_reference, codec_launch_reference_decode},
     {CODEC_NATURAL, 0, TILE, codec_launch_reference, codec_launch_reference_decode},
     {CODEC_FILL, 0, TILE, NULL, fill},
@@ -133,8 +136,13 @@ static void set_sizes(struct codec_launch *launch) {
                                  topk_bytes(parts(launch->number[0] * (count % CHUNK), CHUNK)));
         break;
     case CODEC_TOPK_GLOBAL:
+    case CODEC_POWERSGD_SHARED:
         launch->head = 4;
         launch->body = (int64_t)(2 * (size_t)launch->number[0]);
+        break;
+    case CODEC_POWERSGD:
+        launch->head = 8;
+        launch->body = 2 * (int64_t)launch->number[1] * (launch->rows + launch->cols);
         break;
     case CODEC_TERNGRAD:
         launch->body = (int64_t)(parts(count, 4) + 2 * parts(count, TILE));
@@ -156,6 +164,7 @@ static uint32_t flags_of(const struct codec_cuda_run *run, const struct row *row
     uint32_t flags = row->flags | (feedback ? CODEC_LAUNCH_FEEDBACK : 0);
     if (run->codec == CODEC_FP8 && spec->e5m2) flags |= CODEC_LAUNCH_E5M2;
     if (run->codec == CODEC_QSGD) flags |= CODEC_LAUNCH_SR | CODEC_LAUNCH_L2;
+    if (run->codec == CODEC_POWERSGD_SHARED && run->on_rows) flags |= CODEC_LAUNCH_ON_ROWS;
     if (run->codec == CODEC_INT4)
         flags |= (spec->sr ? CODEC_LAUNCH_SR : 0) | (spec->had ? CODEC_LAUNCH_HAD : 0);
     /* Zeros stay zeros, so that masked rows matter only where a rotation mixes rows. */
@@ -169,6 +178,24 @@ static uint32_t flags_of(const struct codec_cuda_run *run, const struct row *row
 static uint32_t share(float density, size_t n) {
     size_t k = (size_t)lrint((double)density * (double)n);
     return (uint32_t)(k > n ? n : k > 0 ? k : 1);
+}
+
+static size_t rank_of(const struct codec_cuda_run *run) {
+    size_t rank = run->spec->rank;
+    if (rank > run->rows) rank = run->rows;
+    return rank < run->cols ? rank : run->cols;
+}
+
+static bool low_rank(const struct codec_cuda_run *run) {
+    return run->codec == CODEC_POWERSGD || run->codec == CODEC_POWERSGD_SHARED;
+}
+
+static void set_factors(const struct codec_cuda_run *run, struct codec_launch *launch) {
+    launch->number[0] = (uint32_t)run->rows;
+    launch->number[1] = (uint32_t)rank_of(run);
+    if (run->codec == CODEC_POWERSGD) return;
+    launch->number[0] = launch->number[1] * (uint32_t)(run->on_rows ? run->cols : run->rows);
+    launch->square_parts = (int64_t)parts(launch->number[0], TILE); /* of what is sent */
 }
 
 static struct codec_launch launch_of(const struct codec_cuda_run *run, bool feedback) {
@@ -199,6 +226,7 @@ static struct codec_launch launch_of(const struct codec_cuda_run *run, bool feed
         randk_numbers(count, (uint32_t)lrint(1.0 / (double)run->density), run->seed, run->block,
                       run->step, launch.number);
     }
+    if (low_rank(run)) set_factors(run, &launch);
     set_sizes(&launch);
     return launch;
 }
@@ -236,9 +264,13 @@ static size_t scratch_bytes(size_t count) {
     return (CODEC_GLOBAL_HEAD + CODEC_GLOBAL_TILE * parts(count, TILE)) * sizeof(uint32_t);
 }
 
-static size_t memory_bytes(size_t count, size_t row_count, size_t bytes) {
-    return bytes + 1 + rows_bytes(row_count) + sums_bytes(count) + round_sums_bytes(bytes) +
-           scratch_bytes(count);
+static size_t block_bytes(const struct codec_cuda_need *need) {
+    return need->factors > 0 ? (need->count + need->factors) * sizeof(float) : 0;
+}
+
+static size_t memory_bytes(const struct codec_cuda_need *need) {
+    return need->bytes + 1 + rows_bytes(need->rows) + sums_bytes(need->count) +
+           round_sums_bytes(need->bytes) + scratch_bytes(need->count) + block_bytes(need);
 }
 
 static void close_codec(struct codec_cuda *codec) {
@@ -249,21 +281,23 @@ static void close_codec(struct codec_cuda *codec) {
     if (codec->sums != NULL) backend->give(codec->device, codec->sums);
     if (codec->round_sums != NULL) backend->give(codec->device, codec->round_sums);
     if (codec->scratch != NULL) backend->give(codec->device, codec->scratch);
+    if (codec->block != NULL) backend->give(codec->device, codec->block);
     free(codec);
 }
 
-static struct codec_cuda *open_codec(struct device *device, size_t count, size_t row_count,
-                                     size_t bytes) {
+static struct codec_cuda *open_codec(struct device *device, const struct codec_cuda_need *need) {
     const struct device_backend *backend = device->backend;
+    const size_t bytes = need->bytes, whole = block_bytes(need);
     struct codec_cuda *codec = memory_zeroed(1, sizeof *codec);
-    *codec = (struct codec_cuda){
-        .device = device, .count = count, .row_count = row_count, .bytes = bytes};
+    *codec = (struct codec_cuda){.device = device, .most = *need};
     codec->wire = backend->take(device, bytes + 1);
-    if (codec->wire != NULL) codec->rows = backend->take(device, rows_bytes(row_count));
-    if (codec->rows != NULL) codec->sums = backend->take(device, sums_bytes(count));
+    if (codec->wire != NULL) codec->rows = backend->take(device, rows_bytes(need->rows));
+    if (codec->rows != NULL) codec->sums = backend->take(device, sums_bytes(need->count));
     if (codec->sums != NULL) codec->round_sums = backend->take(device, round_sums_bytes(bytes));
-    if (codec->round_sums != NULL) codec->scratch = backend->take(device, scratch_bytes(count));
-    if (codec->scratch != NULL) return codec;
+    if (codec->round_sums != NULL)
+        codec->scratch = backend->take(device, scratch_bytes(need->count));
+    if (codec->scratch != NULL && whole > 0) codec->block = backend->take(device, whole);
+    if (codec->scratch != NULL && (whole == 0 || codec->block != NULL)) return codec;
     close_codec(codec);
     return NULL;
 }
@@ -274,6 +308,26 @@ static cudaStream_t enter(struct device *device) {
     return ((struct device_cuda *)(void *)device)->queues[DEVICE_CODEC];
 }
 
+/* Where a and the factors are; one that is shared is brought there. */
+static void place_factors(struct codec_cuda *codec, const struct codec_cuda_run *run,
+                          const struct codec_cuda_places *places, struct codec_arrays *arrays) {
+    const size_t rank = rank_of(run), of_rows = rank * run->rows, of_cols = rank * run->cols;
+    ASSERT_OP(of_rows + of_cols, <=, codec->most.factors);
+    arrays->a = codec->block;
+    arrays->x = codec->block + codec->most.count;
+    if (run->codec == CODEC_POWERSGD) {
+        ASSERT(places->factor != NULL);
+        arrays->y = places->factor;
+        arrays->noise = places->factor + of_cols;
+        return;
+    }
+    ASSERT(places->shared != NULL);
+    arrays->y = arrays->x + of_rows;
+    codec->device->backend->copy(codec->device, DEVICE_CODEC, run->on_rows ? arrays->x : arrays->y,
+                                 places->shared, (run->on_rows ? of_rows : of_cols) * sizeof(float),
+                                 DEVICE_TO);
+}
+
 static void encode(struct codec_cuda *codec, const struct codec_cuda_run *run,
                    const struct codec_cuda_places *places, struct codec_cuda_result *result) {
     struct device *device = codec->device;
@@ -282,9 +336,9 @@ static void encode(struct codec_cuda *codec, const struct codec_cuda_run *run,
     cudaStream_t stream = enter(device);
     struct codec_launch launch = launch_of(run, places->residual != NULL);
     size_t bytes = most_bytes(&launch);
-    ASSERT(run->rows * run->cols <= codec->count && run->rows <= codec->row_count);
-    ASSERT_OP(bytes, <=, codec->bytes);
-    const struct codec_arrays arrays = {
+    ASSERT(run->rows * run->cols <= codec->most.count && run->rows <= codec->most.rows);
+    ASSERT_OP(bytes, <=, codec->most.bytes);
+    struct codec_arrays arrays = {
         .values = places->values,
         .residual = places->residual,
         .wire = places->wire_on_device ? places->wire : codec->wire,
@@ -293,6 +347,7 @@ static void encode(struct codec_cuda *codec, const struct codec_cuda_run *run,
         .scratch = codec->scratch,
         .result = result,
     };
+    if (low_rank(run)) place_factors(codec, run, places, &arrays);
     device->backend->zero(device, DEVICE_CODEC, codec->rows, rows_bytes(run->rows));
     if ((launch.flags & CODEC_LAUNCH_ROWS) != 0)
         device_cuda_note(device, codec_launch_rows(&launch, &arrays, stream), "an encoder's rows");
@@ -310,7 +365,7 @@ static void encode(struct codec_cuda *codec, const struct codec_cuda_run *run,
 static const uint8_t *brought(struct codec_cuda *codec, const struct codec_cuda_payload *payload) {
     struct device *device = codec->device;
     if (payload->on_device) return payload->wire;
-    ASSERT_OP(payload->bytes, <=, codec->bytes);
+    ASSERT_OP(payload->bytes, <=, codec->most.bytes);
     device->backend->copy(device, DEVICE_CODEC, codec->wire, payload->wire, payload->bytes,
                           DEVICE_TO);
     return codec->wire;

@@ -7,11 +7,10 @@
  * it. Calls queue their work on DEVICE_CODEC, in order, and return nothing: errors are the
  * device's. None allocates, none waits.
  * What is left to the host: whether a payload that has come is sound; +zstd, of which there is none
- * on a device; and powersgd, which would take the block once more in device memory, factors that
- * outlive a step, and normal numbers by the host's logf and cosf where a factor is zero.
- * Invariant: payload, residual and sums are the host's, but for two things. What NaNs decode to is
- * some NaN. residual_square_sum of topk and randk, where rows are all zero, is added in another
- * order: a metric alone.
+ * on a device; and the factor that powersgd:R,shared does not send, which answers move there.
+ * Invariant: payload, residual, factor and sums are the host's, but for two things. What NaNs
+ * decode to is some NaN, and those of a factor that stays are some, too. residual_square_sum of
+ * topk, randk and powersgd, where rows are all zero, is added in another order: a metric alone.
  */
 #ifndef RUBATO_COMPRESSION_CUDA_CODEC_CUDA_H
 #define RUBATO_COMPRESSION_CUDA_CODEC_CUDA_H
@@ -34,12 +33,17 @@ struct codec_cuda_run {
     uint64_t seed, step, block;
     uint32_t lane;
     float scale;
-    float beta; /* of LoCo's average; else 0 */
+    float beta;   /* of LoCo's average; else 0 */
+    bool on_rows; /* powersgd, shared: as encoder_share() said */
 };
 
 struct codec_cuda_places {
     const float *values; /* [rows * cols] f32 device */
     uint8_t *residual;   /* codec_residual_bytes() on the device, aligned to 4; NULL: no feedback */
+    /* powersgd: [rank, cols] that stays from step to step, zeros at first, then as much of
+     * powersgd_noise(); on the device. Else NULL. */
+    float *factor;
+    const float *shared; /* powersgd, shared: encoder_share()'s factor, pinned; else NULL */
     uint8_t *wire;       /* [bound()], pinned, aligned to 4, or on the device, aligned to 8 */
     bool wire_on_device;
 };
@@ -65,18 +69,24 @@ struct codec_cuda_payload {
     bool on_device;
 };
 
+/* What a codec on a device is to work on, at most. */
+struct codec_cuda_need {
+    size_t count, rows; /* of a block */
+    size_t bytes;       /* of a payload */
+    size_t factors;     /* values that both of powersgd's have, if it encodes so; else 0 */
+};
+
 struct codec_cuda_ops {
     /* Can the device do a codec that a user asked for, and one that a payload has? */
     bool (*encodes)(const struct codec_spec *spec);
     bool (*decodes)(uint8_t codec);
 
-    /* For blocks of at most so many values and rows, payloads of so many bytes. NULL: the device
-     * has no memory, logged. For set-up alone; close() on NULL is harmless. */
-    struct codec_cuda *(*open)(struct device *device, size_t count, size_t rows, size_t bytes);
+    /* NULL: the device has no memory, logged. For set-up alone; close() on NULL is harmless. */
+    struct codec_cuda *(*open)(struct device *device, const struct codec_cuda_need *need);
     void (*close)(struct codec_cuda *codec);
 
     /* Bytes that open() would take of a device. Pure. */
-    size_t (*memory)(size_t count, size_t rows, size_t bytes);
+    size_t (*memory)(const struct codec_cuda_need *need);
 
     /* Most bytes of a run's payload; what is copied to pinned memory. */
     size_t (*bound)(const struct codec_cuda_run *run);

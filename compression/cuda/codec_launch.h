@@ -1,10 +1,10 @@
 /* codec_launch.h - the kernels of codecs: what codec_cuda.c launches. Internal to compression/cuda.
  *
  * An encoding is a few launches on one stream: which rows have values (where a codec asks), all
- * tiles in one pass over memory (in six for topk over whole blocks), the head, the sums and the
- * result, and the checksum of a payload that stays. A tile is 512 values, the host's SCHEME_TILE,
- * worked on by the 16 lanes in which the host's loops add up (compression/codec_loops_sums.h), so
- * that floats are added in the host's order.
+ * tiles in one pass over memory (in six for topk over whole blocks, four for powersgd), the head,
+ * the sums and the result, and the checksum of a payload that stays. A tile is 512 values, the
+ * host's SCHEME_TILE, worked on by the 16 lanes in which the host's loops add up
+ * (compression/codec_loops_sums.h), so that floats are added in the host's order.
  * Each call queues its work and returns 0, or the cudaError_t of a launch that failed. All arrays
  * are on the stream's device; `result` is pinned. Any thread may call.
  */
@@ -27,9 +27,10 @@ enum codec_launch_flags {
     CODEC_LAUNCH_L2 = 4,  /* int4: the norm for a scale (qsgd) */
     CODEC_LAUNCH_E5M2 = 8,
     CODEC_LAUNCH_FEEDBACK = 16,
-    CODEC_LAUNCH_ROWS = 32,     /* rows that are all zero are looked for */
-    CODEC_LAUNCH_SHOWS = 64,    /* ... and told in the payload's head */
-    CODEC_LAUNCH_SPECIALS = 128 /* the codec carries what is not finite */
+    CODEC_LAUNCH_ROWS = 32,      /* rows that are all zero are looked for */
+    CODEC_LAUNCH_SHOWS = 64,     /* ... and told in the payload's head */
+    CODEC_LAUNCH_SPECIALS = 128, /* the codec carries what is not finite */
+    CODEC_LAUNCH_ON_ROWS = 256   /* powersgd, shared: the factor that is, is of rows */
 };
 
 /* What a launch is of; copied with it. */
@@ -42,7 +43,8 @@ struct codec_launch {
     uint32_t codec;         /* enum codec_id */
     uint32_t flags;         /* enum codec_launch_flags */
     uint32_t residual_type; /* enum codec_residual */
-    uint32_t number[4];     /* the heads of topk (k) and randk (randk_places.h) */
+    uint32_t number[4];     /* the heads of topk (k), randk (randk_places.h), powersgd (rows,
+                             * rank) and its shared form (values that are sent; then rank) */
     uint32_t noise_key[2], noise_counter[3]; /* struct loop_noise */
     float scale, beta;
 };
@@ -62,6 +64,11 @@ struct codec_arrays {
     uint32_t *rows; /* zeroed */
     double *sums;
     uint32_t *scratch;
+    /* powersgd: [count] what is encoded; its factors [rank, rows] and [rank, cols], of which the
+     * second stays, and what that becomes where it is zeros. Of the shared form one has come, and
+     * there is no noise. */
+    float *a, *x, *y;
+    const float *noise;
     struct codec_cuda_result *result;
 };
 
@@ -76,7 +83,7 @@ int codec_launch_checksum(int64_t most_bytes, const struct codec_arrays *arrays,
                           struct CUstream_st *stream);
 
 /* f32, bf16 and fp16; int8 and fp8; int4 and qsgd; onebit and signsgd; topk, by chunks and over
- * whole blocks; randk; terngrad and natural. */
+ * whole blocks; randk; powersgd, and its shared form; terngrad and natural. */
 int codec_launch_cast(const struct codec_launch *launch, const struct codec_arrays *arrays,
                       struct CUstream_st *stream);
 int codec_launch_scaled(const struct codec_launch *launch, const struct codec_arrays *arrays,
@@ -91,6 +98,10 @@ int codec_launch_topk_global(const struct codec_launch *launch, const struct cod
                              struct CUstream_st *stream);
 int codec_launch_randk(const struct codec_launch *launch, const struct codec_arrays *arrays,
                        struct CUstream_st *stream);
+int codec_launch_powersgd(const struct codec_launch *launch, const struct codec_arrays *arrays,
+                          struct CUstream_st *stream);
+int codec_launch_shared(const struct codec_launch *launch, const struct codec_arrays *arrays,
+                        struct CUstream_st *stream);
 int codec_launch_reference(const struct codec_launch *launch, const struct codec_arrays *arrays,
                            struct CUstream_st *stream);
 
@@ -109,6 +120,10 @@ int codec_launch_topk_global_decode(const struct codec_launch *launch, const uin
                                     float *out, bool add, struct CUstream_st *stream);
 int codec_launch_randk_decode(const struct codec_launch *launch, const uint8_t *wire, float *out,
                               bool add, struct CUstream_st *stream);
+int codec_launch_powersgd_decode(const struct codec_launch *launch, const uint8_t *wire, float *out,
+                                 bool add, struct CUstream_st *stream);
+int codec_launch_shared_decode(const struct codec_launch *launch, const uint8_t *wire, float *out,
+                               bool add, struct CUstream_st *stream);
 int codec_launch_reference_decode(const struct codec_launch *launch, const uint8_t *wire,
                                   float *out, bool add, struct CUstream_st *stream);
 

@@ -23,16 +23,20 @@ struct tile {
     uint32_t lanes; /* the lanes of its half of the warp */
 };
 
-/* The thread's of the group-th BLOCK_TILES tiles. */
-static __device__ __forceinline__ struct tile tile_at(int64_t count, int64_t group) {
+static __device__ __forceinline__ struct tile tile_of(int64_t count, int64_t index) {
     struct tile tile;
-    tile.index = group * BLOCK_TILES + threadIdx.x / TILE_LANES;
+    tile.index = index;
     tile.offset = tile.index * TILE;
     const int64_t left = count - tile.offset;
     tile.n = (int)min(max(left, (int64_t)0), (int64_t)TILE);
     tile.lane = threadIdx.x % TILE_LANES;
     tile.lanes = 0xffffU << (threadIdx.x % 32 / TILE_LANES * TILE_LANES);
     return tile;
+}
+
+/* The thread's of the group-th BLOCK_TILES tiles. */
+static __device__ __forceinline__ struct tile tile_at(int64_t count, int64_t group) {
+    return tile_of(count, group * BLOCK_TILES + threadIdx.x / TILE_LANES);
 }
 
 static __device__ __forceinline__ struct tile tile_here(int64_t count) {
@@ -151,8 +155,8 @@ static __device__ __forceinline__ float lane_squares(const float (&values)[EACH]
 }
 
 /* In double, one value after the other, as the host adds up what f32 cannot hold. */
-static __device__ __forceinline__ double exact_squares(const float (&values)[EACH]) {
-    double sum = 0.0;
+static __device__ __forceinline__ double exact_squares(const float (&values)[EACH],
+                                                       double sum = 0.0) {
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
 #pragma unroll 1

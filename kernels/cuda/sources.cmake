@@ -8,6 +8,7 @@ set(rubato_cuda_kernels
   ${codecs}/codec_checksum_cuda.cu
   ${codecs}/codec_delta_cuda.cu
   ${codecs}/codec_int4_cuda.cu
+  ${codecs}/codec_powersgd_cuda.cu
   ${codecs}/codec_randk_cuda.cu
   ${codecs}/codec_reference_cuda.cu
   ${codecs}/codec_scaled_cuda.cu

@@ -1,9 +1,8 @@
 /* Proves that codecs on a CUDA device (compression/cuda) are those of the host: every codec that
  * the device has, with each kind of feedback and each type of residual, encodes eight steps in a
- * row, of random values and of those that codecs get wrong (NaN, infinity, values whose squares f32
- * does not hold, denormal numbers, -0, rows of zeros), in blocks of odd sizes. After each step the
- * payload, sums and residual must be compression/encoder.c's, bit for bit, and the payload's values
- * those of compression/decoder.c, set and added. Likewise a replica's steps.
+ * row, of the values that cuda_codec_rig.h has, in blocks of odd sizes. After each step the
+ * payload, sums, residual and factor must be compression/encoder.c's, bit for bit, and the
+ * payload's values those of compression/decoder.c, set and added. Likewise a replica's steps.
  *
  * The same program runs on the stand-in and on a GPU; where there is no device it skips.
  */
@@ -11,50 +10,15 @@
 #include "compression/codec_residual.h"
 #include "compression/cuda/codec_cuda.h"
 #include "compression/delta.h"
-#include "kernels/cuda/library_cuda.h"
-#include "kernels/device.h"
-#include "tests/codec_rig.h"
+#include "compression/scheme_powersgd.h"
+#include "tests/cuda_on_cpu/cuda_codec_rig.h"
 
 #include <stdbool.h>
 
-static struct device *device;
 static const struct codec_cuda_ops *codecs;
 
 enum { STATE_HEAD = 24, LANE = 1, BLOCK = 3 };
-static const uint64_t seed = 0x1234567890ULL; /* codec_rig's */
 static const float loco_beta = 0.8F;
-
-/* Memory on both sides of the device. */
-struct both {
-    void *device, *pinned;
-    size_t bytes;
-};
-
-static struct both take(size_t bytes) {
-    struct both both = {device->backend->take(device, bytes + 1),
-                        device->backend->take_pinned(device, bytes + 1), bytes};
-    CHECK(both.device != NULL && both.pinned != NULL);
-    memset(both.pinned, 0, bytes + 1);
-    return both;
-}
-
-static void give(struct both *both) {
-    device->backend->give(device, both->device);
-    device->backend->give_pinned(device, both->pinned);
-}
-
-static void send(const struct both *both) {
-    device->backend->copy(device, DEVICE_CODEC, both->device, both->pinned, both->bytes, DEVICE_TO);
-}
-
-static void fetch(const struct both *both) {
-    device->backend->copy(device, DEVICE_CODEC, both->pinned, both->device, both->bytes,
-                          DEVICE_FROM);
-}
-
-static void wait(void) {
-    CHECK_INT(device->backend->wait(device, DEVICE_CODEC), STATUS_OK);
-}
 
 /* ---- one block on both sides */
 
@@ -65,9 +29,23 @@ struct twin {
     struct codec_rig host;
     uint8_t *state; /* the host's, saved */
     struct codec_cuda *codec;
-    struct both values, residual, wire, result, decoded;
+    struct codec_rig mine; /* has a factor that is shared, for the device */
+    struct both values, residual, factor, shared, wire, result, decoded;
     float *before; /* [count] what is added to */
 };
+
+/* powersgd: zeros, and the noise that they become. */
+static struct both take_factor(const struct twin *twin) {
+    struct encoder_step of;
+    encoder_step_of(twin->host.encoder, 0, 0, &of);
+    if (twin->spec.codec != CODEC_POWERSGD) of.state_values = 0;
+    struct both factor = take(2 * of.state_values * sizeof(float));
+    for (size_t at = 0; at < of.state_values; at += of.cols)
+        powersgd_noise(seed, BLOCK, at / of.cols, (float *)factor.pinned + of.state_values + at,
+                       of.cols);
+    send(&factor);
+    return factor;
+}
 
 static struct twin twin_open(const char *text, size_t rows, size_t cols) {
     struct twin twin = {.text = text,
@@ -75,13 +53,20 @@ static struct twin twin_open(const char *text, size_t rows, size_t cols) {
                         .rows = rows,
                         .cols = cols,
                         .count = rows * cols,
-                        .host = codec_rig_open(text, rows, cols)};
+                        .host = codec_rig_open(text, rows, cols),
+                        .mine = codec_rig_open(text, rows, cols)};
     size_t kept = codec_residual_bytes(twin.spec.residual, twin.count);
     twin.state = calloc(1, encoder_state_bytes(twin.host.encoder));
     twin.before = calloc(twin.count, sizeof(float));
     CHECK(twin.state != NULL && twin.before != NULL);
-    twin.codec = codecs->open(device, twin.count, rows, twin.host.capacity);
+    const struct codec_cuda_need need = {.count = twin.count,
+                                         .rows = rows,
+                                         .bytes = twin.host.capacity,
+                                         .factors = twin.spec.rank * (rows + cols)};
+    twin.codec = codecs->open(device, &need);
     CHECK(twin.codec != NULL);
+    twin.factor = take_factor(&twin);
+    twin.shared = take(twin.spec.rank * (rows + cols) * sizeof(float));
     twin.values = take(twin.count * sizeof(float));
     twin.residual = take(kept);
     twin.wire = take(twin.host.capacity);
@@ -95,11 +80,14 @@ static void twin_close(struct twin *twin) {
     wait();
     give(&twin->values);
     give(&twin->residual);
+    give(&twin->factor);
+    give(&twin->shared);
     give(&twin->wire);
     give(&twin->result);
     give(&twin->decoded);
     codecs->close(twin->codec);
     codec_rig_close(&twin->host);
+    codec_rig_close(&twin->mine);
     free(twin->state);
     free(twin->before);
 }
@@ -132,8 +120,8 @@ static void check_double(const struct twin *twin, uint64_t step, const char *wha
 }
 
 static void check_floats(const struct twin *twin, uint64_t step, const char *what,
-                         const float *actual, const float *expected) {
-    for (size_t i = 0; i < twin->count; i++) {
+                         const float *actual, const float *expected, size_t count) {
+    for (size_t i = 0; i < count; i++) {
         if (isnan(actual[i]) && isnan(expected[i])) continue;
         if (memcmp(&actual[i], &expected[i], sizeof *actual) == 0) continue;
         fprintf(stderr, "[%zu] is %.9g, expected %.9g\n", i, (double)actual[i],
@@ -145,7 +133,8 @@ static void check_floats(const struct twin *twin, uint64_t step, const char *wha
 /* Sums over parts of rows are in another order for these. */
 static bool sums_rows_otherwise(const struct twin *twin) {
     return twin->spec.codec == CODEC_TOPK || twin->spec.codec == CODEC_TOPK_GLOBAL ||
-           twin->spec.codec == CODEC_RANDK;
+           twin->spec.codec == CODEC_RANDK || twin->spec.codec == CODEC_POWERSGD ||
+           twin->spec.codec == CODEC_POWERSGD_SHARED;
 }
 
 static void check_result(const struct twin *twin, uint64_t step, bool zero_rows) {
@@ -163,8 +152,12 @@ static void check_result(const struct twin *twin, uint64_t step, bool zero_rows)
     else
         check_double(twin, step, "sum of the residual's squares", here->residual_square_sum,
                      host->residual_square_sum);
-    if (twin->spec.feedback == FEEDBACK_NONE) return;
     encoder_save(twin->host.encoder, twin->state);
+    size_t factor_bytes = twin->factor.bytes / 2;
+    const uint8_t *factor = twin->state + encoder_state_bytes(twin->host.encoder) - factor_bytes;
+    check_floats(twin, step, "factor", twin->factor.pinned, (const void *)factor,
+                 factor_bytes / sizeof(float));
+    if (twin->spec.feedback == FEEDBACK_NONE) return;
     check_bytes(twin, step, "residual", twin->residual.pinned, twin->state + STATE_HEAD,
                 twin->residual.bytes);
 }
@@ -194,7 +187,7 @@ static void check_decoding(struct twin *twin, uint64_t step) {
     CHECK_INT(decoder_set(payload.codec, twin->host.wire, payload.bytes, expected, twin->count,
                           twin->host.decode_scratch),
               STATUS_OK);
-    check_floats(twin, step, "decoded value", twin->decoded.pinned, expected);
+    check_floats(twin, step, "decoded value", twin->decoded.pinned, expected, twin->count);
 
     memcpy(expected, twin->before, twin->count * sizeof(float));
     memcpy(twin->decoded.pinned, twin->before, twin->count * sizeof(float));
@@ -208,7 +201,21 @@ static void check_decoding(struct twin *twin, uint64_t step) {
     CHECK_INT(decoder_add(payload.codec, twin->host.wire, payload.bytes, expected, twin->count,
                           twin->host.decode_scratch),
               STATUS_OK);
-    check_floats(twin, step, "sum", twin->decoded.pinned, expected);
+    check_floats(twin, step, "sum", twin->decoded.pinned, expected, twin->count);
+}
+
+/* The payload comes back as the mean of all. */
+static void answer(struct twin *twin, uint64_t step) {
+    struct codec_rig *rigs[] = {&twin->host, &twin->mine};
+    const struct encoder_result *result = &twin->host.result;
+    if (result->codec != CODEC_POWERSGD_SHARED) return;
+    for (int i = 0; i < 2; i++) {
+        CHECK_INT(decoder_set(result->codec, twin->host.wire, result->bytes, rigs[i]->decoded,
+                              twin->count, NULL),
+                  STATUS_OK);
+        encoder_expand(rigs[i]->encoder, 0, rigs[i]->decoded, rigs[i]->encode_scratch);
+    }
+    check_floats(twin, step, "mean", twin->mine.decoded, twin->host.decoded, twin->count);
 }
 
 static bool any_zero_row(const struct twin *twin, const float *values) {
@@ -224,21 +231,27 @@ static bool any_zero_row(const struct twin *twin, const float *values) {
 static void check_step(struct twin *twin, uint64_t step, float scale) {
     const bool feedback = twin->spec.feedback != FEEDBACK_NONE;
     const float *values = twin->values.pinned;
-    const struct codec_cuda_run run = {.spec = &twin->spec,
-                                       .codec = (uint8_t)twin->spec.codec,
-                                       .rows = twin->rows,
-                                       .cols = twin->cols,
-                                       .density = twin->spec.density,
-                                       .seed = seed,
-                                       .step = step,
-                                       .block = BLOCK,
-                                       .lane = LANE,
-                                       .scale = scale,
-                                       .beta =
-                                           twin->spec.feedback == FEEDBACK_LOCO ? loco_beta : 0};
+    struct encoder_step of; /* powersgd leaves small blocks to another codec */
+    encoder_step_of(twin->host.encoder, 0, step, &of);
+    const bool shares = of.codec == CODEC_POWERSGD_SHARED;
+    const struct codec_cuda_run run = {
+        .spec = &twin->spec,
+        .codec = of.codec,
+        .rows = twin->rows,
+        .cols = twin->cols,
+        .density = twin->spec.density,
+        .seed = seed,
+        .step = step,
+        .block = BLOCK,
+        .lane = LANE,
+        .scale = scale,
+        .on_rows = shares && encoder_share(twin->mine.encoder, 0, twin->shared.pinned),
+        .beta = twin->spec.feedback == FEEDBACK_LOCO ? loco_beta : 0};
     const bool direct = step % 3 == 2;
     const struct codec_cuda_places places = {.values = twin->values.device,
                                              .residual = feedback ? twin->residual.device : NULL,
+                                             .factor = twin->factor.device,
+                                             .shared = twin->shared.pinned,
                                              .wire = direct ? twin->wire.device : twin->wire.pinned,
                                              .wire_on_device = direct};
     CHECK(codecs->bound(&run) <= twin->host.capacity);
@@ -246,64 +259,20 @@ static void check_step(struct twin *twin, uint64_t step, float scale) {
     codecs->encode(twin->codec, &run, &places, twin->result.pinned);
     if (direct) fetch(&twin->wire);
     fetch(&twin->residual);
+    fetch(&twin->factor);
     wait();
     codec_rig_encode(&twin->host, step, values, scale);
     check_result(twin, step, any_zero_row(twin, values));
     if (direct) check_checksum(twin, step);
     check_decoding(twin, step);
+    answer(twin, step);
     memcpy(twin->before, values, twin->count * sizeof(float));
 }
 
 /* ---- what is encoded */
 
-enum kind { RANDOM, ZERO_ROWS, TINY, NOT_NUMBERS, HUGE_ONE, ZEROS, INFINITE, MIXED, KINDS };
-
-static float from_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static void zero_some_rows(float *values, size_t rows, size_t cols) {
-    for (size_t row = 0; row < rows; row++) {
-        if (row % 3 == 1) continue;
-        for (size_t col = 0; col < cols; col++)
-            values[row * cols + col] = col % 2 == 0 ? 0.0F : -0.0F;
-    }
-}
-
-static float odd_value(enum kind kind, size_t i, size_t count, const float *values) {
-    switch (kind) {
-    case ZEROS:
-        return i % 5 == 2 ? -0.0F : 0.0F;
-    case TINY:
-        return from_bits((uint32_t)(i * 2654435761U) & 0x800fffffU);
-    case HUGE_ONE:
-        if (i == count / 2) return -3.2e38F;
-        return i % 130 == 7 ? 1.5e30F : values[i];
-    case MIXED:
-        if (i % 16 == 0) return values[i / 2]; /* equals, for topk */
-        return i % 16 == 5 ? -0.0F : values[i];
-    default:
-        return values[i];
-    }
-}
-
-static float special_value(enum kind kind, size_t i, size_t count, float usual) {
-    if (kind == NOT_NUMBERS && i % 97 == 3) return from_bits(0xffc12345U);
-    if (kind == NOT_NUMBERS && i % 97 == 7) return from_bits(0x7fa54321U);
-    if (kind == INFINITE && i + 1 == count) return NAN;
-    if (kind == INFINITE && i % 301 == 1) return i % 2 == 0 ? INFINITY : -INFINITY;
-    return usual;
-}
-
 static void set_kind(struct twin *twin, enum kind kind) {
-    float *values = twin->values.pinned;
-    float *usual = codec_rig_values((uint64_t)kind, twin->rows, twin->cols);
-    for (size_t i = 0; i < twin->count; i++)
-        values[i] = special_value(kind, i, twin->count, odd_value(kind, i, twin->count, usual));
-    free(usual);
-    if (kind == ZERO_ROWS || kind == MIXED) zero_some_rows(values, twin->rows, twin->cols);
+    make_kind(kind, twin->rows, twin->cols, twin->values.pinned);
 }
 
 /* Feedback carries what one step leaves into the next ones. */
@@ -318,10 +287,17 @@ static void check_steps(const char *text, size_t rows, size_t cols) {
 }
 
 static const char *const names[] = {
-    "none",     "bf16",    "fp16",       "int8",      "fp8",
-    "fp8:e5m2", "int4",    "int4:sr",    "int4:had",  "int4:sr,had",
-    "qsgd",     "onebit",  "signsgd",    "topk:0.01", "topk:0.3",
-    "terngrad", "natural", "randk:0.05", "randk:0.4", "topk:0.1,global",
+    "none",       "bf16",
+    "fp16",       "int8",
+    "fp8",        "fp8:e5m2",
+    "int4",       "int4:sr",
+    "int4:had",   "int4:sr,had",
+    "qsgd",       "onebit",
+    "signsgd",    "topk:0.01",
+    "topk:0.3",   "terngrad",
+    "natural",    "randk:0.05",
+    "randk:0.4",  "topk:0.1,global",
+    "powersgd:2", "powersgd:2,shared",
 };
 enum { NAMES = sizeof names / sizeof names[0] };
 
@@ -390,6 +366,71 @@ static void test_gaps(void) {
     twin_close(&twin);
 }
 
+/* ---- powersgd */
+
+/* Rows of fewer values than lanes, ranks that are not together or fill a block of threads, factors
+ * that end within the lanes, in each type of residual. */
+static void test_factors(void) {
+    static const struct {
+        const char *text;
+        size_t rows, cols;
+    } cases[] = {{"powersgd:1,ef", 800, 4},
+                 {"powersgd:2", 100, 12},
+                 {"powersgd:5,ef", 37, 80},
+                 {"powersgd:7,ef=loco,residual=bf16", 64, 48},
+                 {"powersgd:3,ef,residual=int8", 47, 31},
+                 {"powersgd:9", 45, 601},
+                 {"powersgd:5,shared,ef", 31, 700},
+                 {"powersgd:4,shared,ef,residual=int8", 700, 33},
+                 {"powersgd:1,shared,ef=loco,residual=bf16", 33, 15}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        check_steps(cases[i].text, cases[i].rows, cases[i].cols);
+    struct twin twin = twin_open("powersgd:64,ef", 260, 263);
+    for (uint64_t step = 0; step < 2; step++) {
+        set_kind(&twin, RANDOM);
+        check_step(&twin, step, 1.0F);
+    }
+    twin_close(&twin);
+}
+
+/* Of a block of rank 1 nothing but rounding noise is left of all vectors but the first. */
+static void test_span(void) {
+    struct twin twin = twin_open("powersgd:3,ef", 40, 37);
+    float *values = twin.values.pinned;
+    for (size_t i = 0; i < twin.count; i++) {
+        size_t row = i / twin.cols, col = i % twin.cols;
+        values[i] = sinf((float)row) * cosf((float)col);
+    }
+    for (uint64_t step = 0; step < 2; step++)
+        check_step(&twin, step, 1.0F);
+    twin_close(&twin);
+}
+
+/* What is finite, but too large: for factors, which then have NaNs; and for sums of squares alone,
+ * behind a step of values so small that factors are not. */
+static void check_overflow(const char *text, double first) {
+    struct twin twin = twin_open(text, 40, 37);
+    const struct encoder_result *host = &twin.host.result;
+    const double sizes[] = {first, 1.0, 1e22};
+    float *values = twin.values.pinned;
+    for (uint64_t step = 0; step < 3; step++) {
+        float *usual = codec_rig_values(step, twin.rows, twin.cols);
+        for (size_t i = 0; i < twin.count; i++)
+            values[i] = (float)fmax(fmin(sizes[step] * (double)usual[i], 3e38), -3e38);
+        free(usual);
+        check_step(&twin, step, 1.0F);
+        CHECK_INT(host->codec, twin.spec.codec);
+        CHECK((sizes[step] > 1e40) == isnan(host->square_sum));
+    }
+    CHECK(host->square_sum > 3.5e38 * (double)twin.count / 512); /* more than tiles' sums hold */
+    twin_close(&twin);
+}
+
+static void test_overflow(void) {
+    check_overflow("powersgd:3,ef", 1e41);
+    check_overflow("powersgd:3,shared,ef", 1.0);
+}
+
 /* ---- replicas */
 
 static void check_replica(uint8_t codec, size_t count) {
@@ -397,7 +438,8 @@ static void check_replica(uint8_t codec, size_t count) {
     struct both replica = take(count * sizeof(float));
     size_t step_bytes = delta_step_bytes(codec, count), bytes = DELTA_HEAD + STEPS * step_bytes;
     struct both wire = take(bytes);
-    struct codec_cuda *follower = codecs->open(device, count, 1, bytes);
+    const struct codec_cuda_need need = {.count = count, .rows = 1, .bytes = bytes};
+    struct codec_cuda *follower = codecs->open(device, &need);
     float *weights = codec_rig_values(1, 1, count), *host = calloc(count, sizeof *host);
     float *shard = calloc(count, sizeof *shard);
     CHECK(follower != NULL && host != NULL && shard != NULL);
@@ -440,29 +482,29 @@ static void test_replicas(void) {
 
 /* What stays with the host is said so. */
 static void test_refused(void) {
-    static const char *const texts[] = {"powersgd:2", "int8+zstd", "topk:0.05,global+zstd"};
+    static const char *const texts[] = {"powersgd:2,shared+zstd", "int8+zstd", "powersgd:2,ef+zstd",
+                                        "topk:0.05,global+zstd"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         struct codec_spec spec = codec_rig_spec(texts[i]);
         CHECK(!codecs->encodes(&spec));
     }
     CHECK(!codecs->decodes(CODEC_ZSTD));
-    CHECK(!codecs->decodes(CODEC_POWERSGD));
 }
 
 int main(void) {
-    const struct library_abi abi = library_abi();
-    const struct device_backend *backend = rubato_cuda_library(&abi, log_write);
-    if (backend->count() == 0) TEST_SKIP("no CUDA device");
-    CHECK_INT(backend->open(&device, 0), STATUS_OK);
-    codecs = backend->codecs;
+    if (!open_device()) TEST_SKIP("no CUDA device");
+    codecs = device->backend->codecs;
     CHECK(codecs != NULL);
     TEST_RUN(test_codecs);
     TEST_RUN(test_feedback);
     TEST_RUN(test_many_tiles);
     TEST_RUN(test_equals);
     TEST_RUN(test_gaps);
+    TEST_RUN(test_factors);
+    TEST_RUN(test_span);
+    TEST_RUN(test_overflow);
     TEST_RUN(test_replicas);
     TEST_RUN(test_refused);
-    backend->close(device);
+    device->backend->close(device);
     return 0;
 }

@@ -450,7 +450,7 @@ static void test_no_memory(void) {
 }
 
 static void test_other_codecs(void) {
-    static const char *const pushes[] = {"powersgd:1,ef", "int8+zstd"};
+    static const char *const pushes[] = {"powersgd:1,ef+zstd", "int8+zstd"};
     static struct push_rig here;
     for (size_t i = 0; i < sizeof pushes / sizeof pushes[0]; i++) {
         open_rig(&here, pushes[i], device_total);

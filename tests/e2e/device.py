@@ -120,8 +120,8 @@ def planned(cluster):
     gradients that are added apart: all but cuBLAS's workspace, to the last digit that is
     printed"""
     for device, compute, *mode in (("cuda:1", "f32", "--mode", "diloco:1", "--push", "int8,ef"),
-                                   ("cuda:0,1", "bf16", "--mode", "local:1", "--push", "int8",
-                                    "--block-values", 1000)):
+                                   ("cuda:0,1", "bf16", "--mode", "local:1", "--block-values", 1000,
+                                    "--push", "powersgd:2,ef", "--push-policy", "all")):
         job = ["--model", "llama:1x64x4x2", "--seq-len", 64, "--batch", 4, "--vocab", 600,
                "--steps", 1, *mode]
         own = ["--device", device, "--compute", compute, "--recompute", "attention"]
@@ -246,7 +246,8 @@ def encodes_pushes(cluster):
            "--accumulate", 2]
     local = ["cuda:0,1", "", "--batch", 2, "--block-values", 1000, "--mode", "diloco:1"]
     for push, (device, more, *own) in (("int8", one), ("int4:sr,had", one), ("onebit,ef", one),
-                                       ("topk:0.01,ef", one), ("int8", two), ("int8,ef", local)):
+                                       ("topk:0.01,ef", one), ("powersgd:2,ef", one),
+                                       ("int8", two), ("int8,ef", local)):
         models, kept = [], []
         for codec, line in (("none", device), ("none+zstd", r"the host: .* no codec none\+zstd")):
             folder = cluster.path(f"{device}-{push}-{codec}".replace(":", "-"))
@@ -267,6 +268,28 @@ def encodes_pushes(cluster):
         for mine, wanted in zip(*kept):
             expect_near(mine, wanted, 1e-4, f"{push}: residual_norm")
         expect_equal(kept[0][-1] > 0, "ef" in push + more, f"{push}: something is held back")
+
+
+def shares_factors(cluster):
+    """powersgd with a factor that workers share, which answers move on the host: two devices encode
+    with it what the host does, so that the model at the end is, byte for byte, that of the same job
+    with +zstd, whose pushes the host encodes"""
+    models = []
+    for push, line in (("powersgd:2,shared,ef", "cuda:0,1"),
+                       ("powersgd:2,shared,ef+zstd", r"the host: .* no codec powersgd:.+\+zstd")):
+        folder = cluster.path(push.replace(":", "-"))
+        server = cluster.coordinator("--model", MODELS[0], "--steps", 5, "--lr", 0.01,
+                                     "--optimizer", "worker:adamw", "--push", push,
+                                     "--push-policy", "all", "--dense-warmup", 1, *SHAPE,
+                                     servers=1, workers=1)
+        worker = cluster.worker("--device", "cuda:0,1", "--run-dir", folder, "--eval-batches", 1,
+                                name=f"worker {push}")
+        for process in (worker, server):
+            process.wait_exit(0)
+        worker.expect_line(f" info pushes are encoded on {line}$")
+        with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+            models.append(file.read())
+    expect(models[0] == models[1], "the models differ")
 
 
 def sends_from_the_device(cluster):
@@ -376,5 +399,5 @@ def on_two_devices(cluster):
 
 if __name__ == "__main__":
     main(__doc__, [trains_as_the_cpu, other_modes, in_bf16_with_a_cpu, planned, profiled,
-                   decodes_weights, encodes_pushes, sends_from_the_device,
+                   decodes_weights, encodes_pushes, shares_factors, sends_from_the_device,
                    fails_while_encoding, refusals, on_two_devices])
