@@ -80,7 +80,7 @@ static void run_encode(const struct rig *rig) {
     if (codec->on_device == NULL) return;
     wait_codecs(rig);
     for (size_t b = 0; b < codec->blocks; b++)
-        encoder_device_result(codec->on_device, b, &codec->results[b]);
+        encoder_device_result(codec->on_device, b, codec->scratch, &codec->results[b]);
 }
 
 /* Behind an encoding. */

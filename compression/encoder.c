@@ -386,6 +386,18 @@ static void start_step(struct pass *pass, const struct encoder_step *of, uint64_
     if (of->restarts) memset(pass->residual, 0, of->residual_bytes);
 }
 
+/* inner [result->bytes] -> wire: packed, or as it is. */
+static void pack(const uint8_t *inner, uint8_t *wire, void *scratch,
+                 struct encoder_result *result) {
+    size_t packed = lossless_pack(result->codec, inner, result->bytes, wire, scratch);
+    if (packed == 0) {
+        memcpy(wire, inner, result->bytes);
+        return;
+    }
+    result->codec = CODEC_ZSTD;
+    result->bytes = packed;
+}
+
 void encoder_encode(struct encoder *encoder, size_t block, uint64_t step, const float *values,
                     float scale, uint8_t *wire, void *scratch, struct encoder_result *result) {
     ASSERT(block < encoder->block_count);
@@ -421,14 +433,16 @@ void encoder_encode(struct encoder *encoder, size_t block, uint64_t step, const 
         result->square_sum = (double)NAN;
         return;
     }
-    if (!encoder->spec.zstd) return;
-    size_t packed = lossless_pack(result->codec, inner, result->bytes, wire, left);
-    if (packed == 0) {
-        memcpy(wire, inner, result->bytes);
-        return;
-    }
-    result->codec = CODEC_ZSTD;
-    result->bytes = packed;
+    if (encoder->spec.zstd) pack(inner, wire, left, result);
+}
+
+void encoder_pack(const struct encoder *encoder, uint8_t *wire, void *scratch,
+                  struct encoder_result *result) {
+    uint8_t *left = scratch, *inner;
+    if (!encoder->spec.zstd || result->codec == CODEC_FILL || result->bytes == 0) return;
+    inner = carve(&left, encoder->inner_most);
+    memcpy(inner, wire, result->bytes);
+    pack(inner, wire, left, result);
 }
 
 void encoder_expand(struct encoder *encoder, size_t block, float *values, void *scratch) {

@@ -104,6 +104,12 @@ size_t encoder_usual_bytes(const struct encoder *encoder, size_t block);
 void encoder_encode(struct encoder *encoder, size_t block, uint64_t step, const float *values,
                     float scale, uint8_t *wire, void *scratch, struct encoder_result *result);
 
+/* What encoder_encode() does last where the spec has +zstd, for who encoded elsewhere: wire
+ * [encoder_bound] host holds the payload that `result` tells of, and then the packed one, if that
+ * is shorter. scratch as for encoding. Any thread. */
+void encoder_pack(const struct encoder *encoder, uint8_t *wire, void *scratch,
+                  struct encoder_result *result);
+
 /* The mean of all workers' payloads of the block has come, values [rows * cols] what it decodes to,
  * of a codec whose payloads stand for more than they say (CODEC_POWERSGD_SHARED): values = the mean
  * gradient. scratch as for encoding. */

@@ -19,6 +19,7 @@ struct encoder_device {
     bool *stays;                       /* [blocks] is the payload on the device? */
     float *shared;                     /* pinned; NULL if no block shares a factor */
     size_t *shared_at;                 /* [blocks] each one's, in floats */
+    uint8_t **wires;                   /* [blocks] where payloads are that the host packs */
 };
 
 bool encoder_device_can(const struct device *device, const struct codec_spec *spec) {
@@ -122,6 +123,7 @@ enum status encoder_device_open(struct encoder_device **opened, struct device *d
     made->kept_at = memory_zeroed(blocks, sizeof *made->kept_at);
     made->shared_at = memory_zeroed(blocks, sizeof *made->shared_at);
     made->stays = memory_zeroed(blocks, sizeof *made->stays);
+    made->wires = memory_zeroed(blocks, sizeof *made->wires);
     size_t kept;
     struct codec_cuda_need need = measure(encoder, owns, made->kept_at, &kept);
     if (!take_memory(made, &need, kept, place_shared(made, owns))) {
@@ -147,6 +149,7 @@ void encoder_device_close(struct encoder_device *encoder) {
     free(encoder->kept_at);
     free(encoder->shared_at);
     free(encoder->stays);
+    free(encoder->wires);
     free(encoder);
 }
 
@@ -180,11 +183,13 @@ void encoder_device_encode(struct encoder_device *encoder, size_t block, uint64_
     places.factor = factor_of(encoder, block, &of);
     if (of.restarts) device_zero(encoder->device, DEVICE_CODEC, places.residual, of.residual_bytes);
     ASSERT_OP(ops->bound(&run), <=, encoder_bound(encoder->encoder, block));
+    ASSERT(!(wire_on_device && run.spec->zstd));
     encoder->stays[block] = wire_on_device;
+    encoder->wires[block] = wire;
     ops->encode(encoder->codec, &run, &places, &encoder->results[block]);
 }
 
-void encoder_device_result(const struct encoder_device *encoder, size_t block,
+void encoder_device_result(const struct encoder_device *encoder, size_t block, void *scratch,
                            struct encoder_result *result) {
     const struct codec_cuda_result *found = &encoder->results[block];
     size_t bytes = (size_t)found->bytes;
@@ -193,7 +198,10 @@ void encoder_device_result(const struct encoder_device *encoder, size_t block,
                                       .square_sum = found->square_sum,
                                       .gradient_square_sum = found->gradient_square_sum,
                                       .residual_square_sum = found->residual_square_sum};
-    if (!encoder->stays[block]) return;
+    if (!encoder->stays[block]) {
+        encoder_pack(encoder->encoder, encoder->wires[block], scratch, result);
+        return;
+    }
     bool is_short = bytes <= CODEC_CUDA_SHORT;
     result->xxh3 = is_short ? checksum_xxh3(found->short_payload, bytes) : found->xxh3;
 }

@@ -1,10 +1,11 @@
 /* encoder_device.h - an encoder (encoder.h) whose values lie on a device, and are encoded there.
  *
  * It makes the encoder's payloads, bit for bit, and keeps what feedback holds back and powersgd's
- * factors on the device: the encoder says what a step is, and encodes nothing itself. A factor that
- * workers share is the encoder's, since encoder_expand() moves it. Several devices may share an
- * encoder's blocks, each with an encoder_device for some of them. Work is queued on DEVICE_CODEC: a
- * block's payload and result are there when an event behind the call is done.
+ * factors on the device: the encoder says what a step is, and encodes nothing itself, but packs
+ * payloads of +zstd, which come to the host for that. A factor that workers share is the encoder's,
+ * since encoder_expand() moves it. Several devices may share an encoder's blocks, each with an
+ * encoder_device for some of them. Work is queued on DEVICE_CODEC: a block's payload and result are
+ * there when an event behind the call is done.
  * Memory is taken by open. One thread at a time, which alone uses that queue.
  */
 #ifndef RUBATO_COMPRESSION_ENCODER_DEVICE_H
@@ -32,12 +33,14 @@ uint64_t encoder_device_bytes(const struct device *device, const struct encoder 
 void encoder_device_close(struct encoder_device *encoder);
 
 /* As encoder_encode() with scale 1: values [rows * cols] f32 on the device -> wire [encoder_bound],
- * on the device, too, or pinned, or the caller waits. Both are in use until the event. */
+ * on the device, too, or pinned, or the caller waits. Both are in use until the event. A payload of
+ * +zstd goes to the host. */
 void encoder_device_encode(struct encoder_device *encoder, size_t block, uint64_t step,
                            const float *values, uint8_t *wire, bool wire_on_device);
 
-/* Behind the event: what encoder_encode() would have said. */
-void encoder_device_result(const struct encoder_device *encoder, size_t block,
+/* Behind the event, once: what encoder_encode() would have said. Packs payloads of +zstd, with the
+ * encoder's scratch. */
+void encoder_device_result(const struct encoder_device *encoder, size_t block, void *scratch,
                            struct encoder_result *result);
 
 #endif

@@ -367,7 +367,16 @@ void push_codec_queue(struct push_codec *push_codec, uint64_t block, uint64_t se
 
 void push_codec_result(const struct push_codec *push_codec, uint64_t block,
                        struct encoder_result *result) {
-    encoder_device_result(device_of(push_codec, block), push_codec->index_of[block], result);
+    encoder_device_result(device_of(push_codec, block), push_codec->index_of[block],
+                          push_codec->scratch, result);
+}
+
+bool push_codec_packs(const struct push_codec *push_codec) {
+    for (size_t i = 0; i < SPECS_MAX; i++) {
+        const struct encoder *encoder = push_codec->encoders[i];
+        if (encoder != NULL && encoder_spec(encoder)->zstd) return true;
+    }
+    return false;
 }
 
 void push_codec_expand(struct push_codec *push_codec, uint64_t block, uint8_t codec,

@@ -76,6 +76,9 @@ void push_codec_queue(struct push_codec *push_codec, uint64_t block, uint64_t se
 void push_codec_result(const struct push_codec *push_codec, uint64_t block,
                        struct encoder_result *result);
 
+/* Has a codec +zstd? Then the host packs what devices encode: wire must be its own. */
+bool push_codec_packs(const struct push_codec *push_codec);
+
 /* The mean of all pushes of the block has come, values [block.count] what it decodes to, codec that
  * of the values (decoder_inner_codec()): values = the mean gradient, where they are not yet. */
 void push_codec_expand(struct push_codec *push_codec, uint64_t block, uint8_t codec, float *values);

@@ -107,6 +107,7 @@ struct job {
     char recompute[OPTION_TEXT_MAX];     /* none | attention | every:N */
     bool accumulate_apart;               /* batches' gradients are added when they are complete */
     bool push_overlap;                   /* blocks leave during backward; else when it is done */
+    bool host_encode;                    /* pushes are encoded there, wherever gradients are */
     bool forward_overlap;       /* a step starts while weights of the last round still come */
     char init[OPTION_TEXT_MAX]; /* random | path of safetensors; of worker 0 */
     char cpus[OPTION_TEXT_MAX]; /* cores that the process is confined to; empty: all */

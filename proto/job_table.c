@@ -502,6 +502,10 @@ const struct option job_table[] = {
      "modes that push gradients: each block leaves during backward, as soon as its gradient is "
      "final; no: all of them when backward is done; the same bits",
      OF_WORKER, AT(push_overlap), NULL},
+    {"host-encode", OPTION_FLAG, "no", 0, 0, "",
+     "CUDA devices: what is pushed is copied to the host and encoded there: the same bits, and the "
+     "device keeps the memory that encoders would take",
+     OF_WORKER, AT(host_encode), NULL},
     {"forward-overlap", OPTION_FLAG, "yes", 0, 0, "",
      "rounds of all workers, where servers step: the next step starts when the first layers' "
      "weights are back, and the others' come meanwhile; no: when all are; the same bits",

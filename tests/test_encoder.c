@@ -1,8 +1,9 @@
 /* Proves of the encoder: what was sent plus the residual is the sum of the gradients, for every
  * codec with feedback and within the rounding of the residual's type; LoCo against its formula, and
  * its reset; the schedule's densities and codecs; saving and loading give the same bytes from then
- * on, and refuse what is damaged or another's; two threads' worth of scratch do not meet; the same
- * payloads at every level of vector instructions.
+ * on, and refuse what is damaged or another's; two threads' worth of scratch do not meet; a payload
+ * that is packed apart is the encoder's own; the same payloads at every level of vector
+ * instructions.
  */
 #include "base/memory.h"
 #include "base/random.h"
@@ -256,6 +257,38 @@ static void test_blocks_apart(void) {
     encoder_close(encoder);
 }
 
+/* What another encoded, packed as encoder_encode() does. */
+static void check_packed(const char *text, const char *unpacked, const float *values) {
+    struct codec_rig whole = codec_rig_open(text, ROWS, COLS);
+    struct codec_rig inner = codec_rig_open(unpacked, ROWS, COLS);
+    CHECK(inner.capacity <= whole.capacity);
+    for (uint64_t step = 0; step < 2; step++) {
+        codec_rig_encode(&whole, step, values, 1.0f);
+        codec_rig_encode(&inner, step, values, 1.0f);
+        uint8_t *wire = memory_zeroed(whole.capacity, 1);
+        memcpy(wire, inner.wire, inner.result.bytes);
+        encoder_pack(whole.encoder, wire, whole.encode_scratch, &inner.result);
+        CHECK_INT(inner.result.codec, whole.result.codec);
+        CHECK_INT(inner.result.bytes, whole.result.bytes);
+        CHECK(memcmp(wire, whole.wire, whole.result.bytes) == 0);
+        encoder_pack(inner.encoder, wire, inner.encode_scratch, &inner.result); // not its codec
+        CHECK_INT(inner.result.bytes, whole.result.bytes);
+        free(wire);
+    }
+    codec_rig_close(&inner);
+    codec_rig_close(&whole);
+}
+
+static void test_packed_apart(void) {
+    float *values = codec_rig_values(3, ROWS, COLS);
+    check_packed("bf16+zstd", "bf16", values);
+    check_packed("topk:0.05,global,ef+zstd", "topk:0.05,global,ef", values);
+    check_packed("int8,ef+zstd", "int8,ef", values);
+    values[77] = INFINITY;
+    check_packed("topk:0.05,global+zstd", "topk:0.05,global", values);
+    free(values);
+}
+
 int main(void) {
     TEST_RUN(test_identity);
     TEST_RUN(test_residual_values);
@@ -265,5 +298,6 @@ int main(void) {
     TEST_RUN(test_save);
     TEST_RUN(test_levels);
     TEST_RUN(test_blocks_apart);
+    TEST_RUN(test_packed_apart);
     return 0;
 }

@@ -259,7 +259,7 @@ static uint64_t worker_moments(const struct planned *planned, const uint8_t *own
 static void count_own(const struct planned *planned, struct place_bytes *bytes) {
     uint8_t *owners = memory_zeroed((size_t)planned->plan.block_count, sizeof *owners);
     bool encodes = !device_is_host(&planned->device) && planned->local == planned->local_there &&
-                   job_momentum_after(planned->job) == 0;
+                   job_momentum_after(planned->job) == 0 && !planned->job->host_encode;
     owner_assign(&planned->plan, planned->devices, owners);
     for (int rank = 0; rank < planned->devices; rank++) {
         struct place_bytes own = {0};

@@ -88,7 +88,7 @@ static bool keep(struct exchange_device *encoding, struct channel *channel) {
 void exchange_device_place(struct exchange_device *encoding, struct channel *channel, uint8_t *host,
                            size_t bytes) {
     struct device *first = encoding->encoders[0].device;
-    bool can = true;
+    bool can = !push_codec_packs(encoding->push);
     for (int i = 0; i < encoding->encoder_count && can; i++)
         can = channel_sends(channel, i, NULL, 0);
     encoding->stays = can && keep(encoding, channel);

@@ -6,8 +6,8 @@
  * queued.
  * Invariant: a payload leaves when it is done, and a worker computes a new gradient where the last
  * one was only once that is answered; so a device needs no wait for encoders before it overwrites a
- * gradient. What was made behind sums of a group that has ended does not leave.
- * Where the channel can send from the devices' memory, payloads stay on their blocks' devices.
+ * gradient. What was made behind sums of a group that has ended does not leave. Where the channel
+ * can send from the devices' memory, and nothing has +zstd, payloads stay on their blocks' devices.
  * The exchange's thread alone calls, and uses DEVICE_CODEC.
  */
 #ifndef RUBATO_WORKER_EXCHANGE_DEVICE_H
@@ -57,9 +57,9 @@ struct exchange_device {
 void exchange_device_open(struct exchange_device *encoding, const struct exchange_devices *devices,
                           struct push_codec *push, const struct plan *plan, int64_t timeout_ns);
 
-/* Payloads go to the host's memory [bytes], which is pinned; or, where the channel sends from each
- * of the devices and each has enough memory, to theirs (`stays`): the host must not touch it, and
- * check-sums come with the results. */
+/* Payloads go to the host's memory [bytes], which is pinned; or, where nothing is packed, the
+ * channel sends from each of the devices and each has enough memory, to theirs (`stays`): the host
+ * must not touch it, and check-sums come with the results. */
 void exchange_device_place(struct exchange_device *encoding, struct channel *channel, uint8_t *host,
                            size_t bytes);
 

@@ -327,7 +327,9 @@ static struct exchange_devices find_encoders(const struct trainer *trainer) {
     if (device_is_host(config->devices[0])) {
         return (struct exchange_devices){0};
     }
-    if (trainer->grad != NULL && trainer->discipline.local) {
+    if (trainer->job->host_encode) {
+        why = "--host-encode says so";
+    } else if (trainer->grad != NULL && trainer->discipline.local) {
         why = "what local steps have come to is there";
     } else if (job_momentum_after(trainer->job) > 0) {
         why = "first moments are made there";

@@ -71,7 +71,7 @@ static const struct row *find(uint8_t codec) {
 
 static bool encodes(const struct codec_spec *spec) {
     const struct row *row = find((uint8_t)spec->codec);
-    return row != NULL && row->encode != NULL && !spec->zstd;
+    return row != NULL && row->encode != NULL;
 }
 
 static bool decodes(uint8_t codec) {

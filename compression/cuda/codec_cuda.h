@@ -6,8 +6,9 @@
  * Which codec a step has, its density and where residuals lie is the caller's; a run says all of
  * it. Calls queue their work on DEVICE_CODEC, in order, and return nothing: errors are the
  * device's. None allocates, none waits.
- * What is left to the host: whether a payload that has come is sound; +zstd, of which there is none
- * on a device; and the factor that powersgd:R,shared does not send, which answers move there.
+ * What is left to the host: whether a payload that has come is sound; +zstd, which packs what was
+ * encoded (encoder_device.h); and the factor that powersgd:R,shared does not send, which answers
+ * move there.
  * Invariant: payload, residual, factor and sums are the host's, but for two things. What NaNs
  * decode to is some NaN, and those of a factor that stays are some, too. residual_square_sum of
  * topk, randk and powersgd, where rows are all zero, is added in another order: a metric alone.

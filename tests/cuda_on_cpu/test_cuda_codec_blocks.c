@@ -78,7 +78,7 @@ static uint8_t check_block(const struct pair *pair, size_t block, uint64_t step,
     uint8_t *expected = calloc(1, encoder_bound(pair->host, block) + 1);
     struct encoder_result result, wanted;
     CHECK(expected != NULL);
-    encoder_device_result(pair->there, block, &result);
+    encoder_device_result(pair->there, block, pair->scratch, &result);
     encoder_encode(pair->host, block, step, done->values.pinned, 1.0F, expected, pair->scratch,
                    &wanted);
     check_payload(&result, &wanted, done->wire.pinned, expected,

@@ -236,9 +236,9 @@ def decodes_weights(cluster):
 def encodes_pushes(cluster):
     """pushes are encoded where the gradient is, with the bits that the host gives them: with codecs
     that round at random, hold back and start dense, the model at the end is, byte for byte, that of
-    the same job where one block is packed by zstd, so that the host encodes; also of two devices,
-    each of which sums and encodes some of the blocks, after two batches a step; and what has come
-    of local steps there"""
+    the same job whose pushes the host encodes, and as many bytes were pushed; also where the host
+    packs what comes from the device; of two devices, each of which sums and encodes some of the
+    blocks, after two batches a step; and what has come of local steps there"""
     job = ["--model", MODELS[0], "--steps", 3, "--lr", 0.01, "--dense-warmup", 1,
            "--density-schedule", 0, "--seq-len", 8]
     one = ["cuda:0", "", "--batch", 1, "--block-values", 5000]
@@ -247,15 +247,15 @@ def encodes_pushes(cluster):
     local = ["cuda:0,1", "", "--batch", 2, "--block-values", 1000, "--mode", "diloco:1"]
     for push, (device, more, *own) in (("int8", one), ("int4:sr,had", one), ("onebit,ef", one),
                                        ("topk:0.01,ef", one), ("powersgd:2,ef", one),
-                                       ("int8", two), ("int8,ef", local)):
-        models, kept = [], []
-        for codec, line in (("none", device), ("none+zstd", r"the host: .* no codec none\+zstd")):
-            folder = cluster.path(f"{device}-{push}-{codec}".replace(":", "-"))
-            policy = cluster.write(codec, f"{more}*.ln_1.weight {codec}\n".encode())
+                                       ("bf16+zstd", one), ("int8", two), ("int8,ef", local)):
+        models, kept, pushed = [], [], []
+        for where, line in (([], device), (["--host-encode"], "the host: --host-encode says so")):
+            folder = cluster.path(f"{device}-{push}-{len(where)}".replace(":", "-"))
+            policy = cluster.write("policy", f"{more}*.ln_1.weight none\n".encode())
             server = cluster.coordinator("--push", push, "--push-policy", policy, *job, *own,
                                          servers=1, workers=1)
             worker = cluster.worker("--device", device, "--run-dir", folder, "--eval-batches", 1,
-                                    name=f"worker {device} {push} {codec}")
+                                    *where, name=f"worker {device} {push} {' '.join(where)}")
             for process in (worker, server):
                 process.wait_exit(0)
             worker.expect_line(f" info pushes are encoded on {line}$")
@@ -264,7 +264,9 @@ def encodes_pushes(cluster):
             with open(os.path.join(folder, "model.safetensors"), "rb") as file:
                 models.append(file.read())
             kept.append([line["residual_norm"] for line in metrics_of(folder)])
+            pushed.append([line["push_bytes"] for line in metrics_of(folder)])
         expect(models[0] == models[1], f"{push}: the models differ")
+        expect_equal(pushed[0], pushed[1], f"{push}: bytes pushed")
         for mine, wanted in zip(*kept):
             expect_near(mine, wanted, 1e-4, f"{push}: residual_norm")
         expect_equal(kept[0][-1] > 0, "ef" in push + more, f"{push}: something is held back")
@@ -273,17 +275,16 @@ def encodes_pushes(cluster):
 def shares_factors(cluster):
     """powersgd with a factor that workers share, which answers move on the host: two devices encode
     with it what the host does, so that the model at the end is, byte for byte, that of the same job
-    with +zstd, whose pushes the host encodes"""
+    whose pushes the host encodes"""
     models = []
-    for push, line in (("powersgd:2,shared,ef", "cuda:0,1"),
-                       ("powersgd:2,shared,ef+zstd", r"the host: .* no codec powersgd:.+\+zstd")):
-        folder = cluster.path(push.replace(":", "-"))
+    for where, line in (([], "cuda:0,1"), (["--host-encode"], "the host: --host-encode says so")):
+        folder = cluster.path(f"shares{len(where)}")
         server = cluster.coordinator("--model", MODELS[0], "--steps", 5, "--lr", 0.01,
-                                     "--optimizer", "worker:adamw", "--push", push,
-                                     "--push-policy", "all", "--dense-warmup", 1, *SHAPE,
-                                     servers=1, workers=1)
+                                     "--optimizer", "worker:adamw", "--push",
+                                     "powersgd:2,shared,ef", "--push-policy", "all",
+                                     "--dense-warmup", 1, *SHAPE, servers=1, workers=1)
         worker = cluster.worker("--device", "cuda:0,1", "--run-dir", folder, "--eval-batches", 1,
-                                name=f"worker {push}")
+                                *where, name=f"worker {' '.join(where)}")
         for process in (worker, server):
             process.wait_exit(0)
         worker.expect_line(f" info pushes are encoded on {line}$")
