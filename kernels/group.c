@@ -10,8 +10,8 @@ enum status group_open(struct group **group, struct device *const *devices, int 
     return devices[0]->backend->group->open(group, devices, count, timeout_ms);
 }
 
-void group_close(struct group *group) {
-    if (group != NULL) group->ops->close(group);
+enum status group_close(struct group *group) {
+    return group != NULL ? group->ops->close(group) : STATUS_OK;
 }
 
 void group_sum_to(struct group *group, int rank, enum device_queue queue,

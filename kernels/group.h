@@ -13,6 +13,8 @@
  * Nobody is stuck: a member that is not there within the group's time (in a call, or while another
  * one waits in group_sync), a member that gives up, and an error of NCCL end the whole group. Then
  * each call returns at once, what was made is worth nothing, and group_sync says why. Logged once.
+ * Where NCCL hangs so that nothing can be ended (while it opens or aborts, or with a member that
+ * does not come back from that), the process ends within twice the group's time: exit code 72.
  */
 #ifndef RUBATO_KERNELS_GROUP_H
 #define RUBATO_KERNELS_GROUP_H
@@ -41,7 +43,7 @@ struct group_piece {
 struct group_ops {
     enum status (*open)(struct group **group, struct device *const *devices, int count,
                         int timeout_ms);
-    void (*close)(struct group *group);
+    enum status (*close)(struct group *group);
     void (*sum_to)(struct group *group, int rank, enum device_queue queue,
                    const struct group_piece *sums, uint64_t count);
     void (*spread)(struct group *group, int rank, enum device_queue queue,
@@ -56,11 +58,15 @@ struct group_ops {
 extern const struct group_ops group_cpu;
 
 /* Of `count` open devices of one kind, member r is devices[r]; 1 .. GROUP_MAX. A member waits
- * `timeout_ms` for the others. DEVICE, MEMORY; UNSUPPORTED: NCCL is not here. Logged. One thread
- * calls this, and group_close when no member is in a call. */
+ * `timeout_ms` for the others, and so long may opening and closing take. DEVICE, MEMORY;
+ * UNSUPPORTED: NCCL is not here. Logged. One thread calls this, and group_close when no member is
+ * in a call. */
 enum status group_open(struct group **group, struct device *const *devices, int count,
                        int timeout_ms) WARN_UNUSED;
-void group_close(struct group *group); /* harmless on NULL */
+
+/* Harmless on NULL. TIMEOUT: NCCL hangs, logged; what was made is right all the same, but the
+ * devices must not be touched again, and the process has to end by _exit(). */
+enum status group_close(struct group *group) WARN_UNUSED;
 
 /* sums [count], of all members with the same counts and roots: each in place at its root, while the
  * other members' values stay as they are; the sums overlap nowhere. All in one call, since links

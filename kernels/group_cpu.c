@@ -49,11 +49,12 @@ static enum status open_group(struct group **group, struct device *const *device
     return STATUS_OK;
 }
 
-static void close_group(struct group *group) {
+static enum status close_group(struct group *group) {
     struct group_host *host = host_of(group);
     pthread_cond_destroy(&host->changed);
     pthread_mutex_destroy(&host->lock);
     free(host);
+    return STATUS_OK;
 }
 
 /* With the lock. */

@@ -5,14 +5,14 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { SIZE_MOST = 70001, ROUNDS = 4, LONG_MS = 60000, SHORT_MS = 300 };
+enum { SIZE_MOST = 70001, ROUNDS = 4, LONG_MS = 60000 };
 
 /* A member: its device's memory, the image of it here, and a place in the queue. */
 struct member {
     const struct group_ops *ops;
     struct group *group;
     struct device *device;
-    int rank, count;
+    int rank, count, timeout_ms;
     struct device_event *event;
     float *memory, *image; /* [(count + 1) * SIZE_MOST] */
     void (*run)(struct member *member);
@@ -55,6 +55,7 @@ static void run_members(const struct group_ops *ops, struct device *const *devic
                                      .device = devices[i],
                                      .rank = i,
                                      .count = count,
+                                     .timeout_ms = timeout_ms,
                                      .run = run,
                                      .absent = absent};
         member_open(&members[i], (int64_t)(count + 1) * SIZE_MOST);
@@ -65,7 +66,7 @@ static void run_members(const struct group_ops *ops, struct device *const *devic
         CHECK_INT(pthread_join(threads[i], NULL), 0);
     for (int i = 0; i < count; i++)
         member_close(&members[i]);
-    ops->close(group);
+    CHECK_INT(ops->close(group), STATUS_OK);
 }
 
 /* The first `floats` of the memory, on one queue that is not the model's. */
@@ -271,11 +272,21 @@ void group_battery_abort(const struct group_ops *ops, struct device *const *devi
 }
 
 static void one_is_away(struct member *member) {
-    if (member->rank == member->absent) usleep(4 * SHORT_MS * 1000);
+    if (member->rank == member->absent) usleep(2 * (useconds_t)member->timeout_ms * 1000);
     check_ended(member, STATUS_TIMEOUT);
 }
 
-void group_battery_timeout(const struct group_ops *ops, struct device *const *devices, int count) {
-    run_members(ops, devices, count, SHORT_MS, one_is_away, 0);
-    run_members(ops, devices, count, SHORT_MS, one_is_away, count - 1);
+void group_battery_timeout(const struct group_ops *ops, struct device *const *devices, int count,
+                           int timeout_ms) {
+    run_members(ops, devices, count, timeout_ms, one_is_away, 0);
+    run_members(ops, devices, count, timeout_ms, one_is_away, count - 1);
+}
+
+static void all_fail(struct member *member) {
+    check_ended(member, STATUS_DEVICE);
+}
+
+void group_battery_failure(const struct group_ops *ops, struct device *const *devices, int count,
+                           int timeout_ms) {
+    run_members(ops, devices, count, timeout_ms, all_fail, -1);
 }

@@ -16,8 +16,13 @@ void group_battery_collectives(const struct group_ops *ops, struct device *const
  * from then on, end. */
 void group_battery_abort(const struct group_ops *ops, struct device *const *devices, int count);
 
-/* The first member, and then the last, does not come: the others' waits end by time, and so does
- * what it calls later. */
-void group_battery_timeout(const struct group_ops *ops, struct device *const *devices, int count);
+/* The first member, and then the last, does not come for twice the group's time: the others' waits
+ * end by time, and so does what it calls later. */
+void group_battery_timeout(const struct group_ops *ops, struct device *const *devices, int count,
+                           int timeout_ms);
+
+/* Collectives fail by themselves from the first one on: all members' waits end with DEVICE. */
+void group_battery_failure(const struct group_ops *ops, struct device *const *devices, int count,
+                           int timeout_ms);
 
 #endif

@@ -18,7 +18,7 @@ static void battery(void) {
         group_battery_collectives(&group_cpu, hosts, count);
     for (int count = 2; count <= MEMBERS; count += 3) {
         group_battery_abort(&group_cpu, hosts, count);
-        group_battery_timeout(&group_cpu, hosts, count);
+        group_battery_timeout(&group_cpu, hosts, count, 300);
     }
 }
 
@@ -85,8 +85,8 @@ static void rank_order(void) {
         free(summands[rank].values);
         free(before[rank]);
     }
-    group_close(group);
-    group_close(NULL);
+    CHECK_INT(group_close(group), STATUS_OK);
+    CHECK_INT(group_close(NULL), STATUS_OK);
 }
 
 /* ---- names */

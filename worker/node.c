@@ -57,7 +57,13 @@ enum status node_open_devices(const struct device_names *named, struct device **
     int wanted = named->count > 0 ? named->count : device_count(named->kind);
     *count = 0;
     if (wanted == 0) return STATUS_DEVICE;
-    for (wanted = wanted < GROUP_MAX ? wanted : GROUP_MAX; *count < wanted; (*count)++) {
+    if (wanted > GROUP_MAX) {
+        log_warn("--device %s: of %d devices that are here the first %d are used, the most of a "
+                 "worker; another worker can have the others",
+                 device_kind_name(named->kind), wanted, GROUP_MAX);
+        wanted = GROUP_MAX;
+    }
+    for (; *count < wanted; (*count)++) {
         int index = named->count > 0 ? named->indices[*count] : *count;
         enum status status = device_open(&devices[*count], named->kind, index);
         if (status == STATUS_OK) continue;
@@ -336,8 +342,8 @@ static void share_threads(struct node *node) {
 }
 
 enum status node_open(struct node **node, const struct model_shape *shape, const struct plan *plan,
-                      const struct model_options *options, struct device *const *devices,
-                      int count) {
+                      const struct model_options *options, struct device *const *devices, int count,
+                      int timeout_ms) {
     ASSERT(count >= 1 && count <= GROUP_MAX);
     struct node *made = memory_zeroed(1, sizeof(*made));
     made->count = count;
@@ -347,29 +353,26 @@ enum status node_open(struct node **node, const struct model_shape *shape, const
     enum status status = STATUS_OK;
     if (count > 1) {
         share_threads(made);
-        status = group_open(&made->group, devices, count, NODE_TIMEOUT_MS);
-        if (status == STATUS_OK) made->team = team_open(made->group, plan, NODE_TIMEOUT_MS);
+        status = group_open(&made->group, devices, count, timeout_ms);
+        if (status == STATUS_OK) made->team = team_open(made->group, plan, timeout_ms);
     }
     if (status == STATUS_OK) status = open_members(made, shape, plan, options, devices);
     if (status == STATUS_OK) status = start_threads(made);
-    if (status != STATUS_OK) {
-        node_close(made);
-        return status;
-    }
     *node = made;
-    return STATUS_OK;
+    return status;
 }
 
-void node_close(struct node *node) {
-    if (node == NULL) return;
+enum status node_close(struct node *node) {
+    if (node == NULL) return STATUS_OK;
     give_order(node, ORDER_END);
     for (int i = 1; i <= node->started; i++)
         pthread_join(node->members[i].thread, NULL);
     for (int i = 0; i < node->count; i++)
         model_close(node->members[i].model);
     team_close(node->team);
-    group_close(node->group);
+    TRY(group_close(node->group));
     pthread_cond_destroy(&node->changed);
     pthread_mutex_destroy(&node->lock);
     free(node);
+    return STATUS_OK;
 }

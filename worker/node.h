@@ -8,8 +8,8 @@
  * The interface is a model's: weights and gradient are the caller's, on the host, unless it says
  * that they stay on the devices, and `ready` is called on its thread. With one device a node is
  * that device's model and nothing else. Nobody is stuck: when a device fails, a member is not there
- * within NODE_TIMEOUT_MS, or the caller's gate says that weights will not come, the pass ends on
- * all of them.
+ * in the node's time, or the caller's gate says that weights will not come, the pass ends on all of
+ * them.
  */
 #ifndef RUBATO_WORKER_NODE_H
 #define RUBATO_WORKER_NODE_H
@@ -17,12 +17,14 @@
 #include "kernels/group.h"
 #include "worker/model.h"
 
-#define NODE_TIMEOUT_MS 60000
+/* What a worker's node has as its time. */
+enum { NODE_LEASES = 12 };
 
 struct node;
 
 /* The devices that --device names: opened -> devices [GROUP_MAX], how many -> count. Several need
- * not be alike, but of one kind. DEVICE, logged, and none is open. */
+ * not be alike, but of one kind. Of all that are here the first GROUP_MAX; logged, if there are
+ * more. DEVICE, logged, and none is open. */
 enum status node_open_devices(const struct device_names *named, struct device **devices,
                               int *count) WARN_UNUSED;
 void node_close_devices(struct device *const *devices, int count);
@@ -31,14 +33,15 @@ void node_close_devices(struct device *const *devices, int count);
 enum status node_check_batch(int count, int64_t B) WARN_UNUSED;
 
 /* As model_open, of options whose batch is that of all devices together and whose device is not
- * looked at. On the host the kernels' threads of the caller are shared out, too. MEMORY, DEVICE,
- * UNSUPPORTED; logged. */
+ * looked at; members wait `timeout_ms` for each other. On the host the kernels' threads of the
+ * caller are shared out, too. MEMORY, DEVICE, UNSUPPORTED; logged; then the node can be closed,
+ * which the caller does, and nothing else. */
 enum status node_open(struct node **node, const struct model_shape *shape, const struct plan *plan,
-                      const struct model_options *options, struct device *const *devices,
-                      int count) WARN_UNUSED;
+                      const struct model_options *options, struct device *const *devices, int count,
+                      int timeout_ms) WARN_UNUSED;
 
-/* Harmless on NULL. */
-void node_close(struct node *node);
+/* Harmless on NULL. TIMEOUT: as group_close. */
+enum status node_close(struct node *node) WARN_UNUSED;
 
 /* OK, or why nothing that was computed since is worth anything, logged. */
 enum status node_status(const struct node *node) WARN_UNUSED;

@@ -212,10 +212,11 @@ static int run(struct worker *worker, int signals) {
     session_thread_stop(&worker->thread);
     exit_code = worker->trainer.exit_code;
     report_close(&worker->report);
-    if (worker->session.exchange.device_status == STATUS_TIMEOUT) {
-        _exit(exit_code); /* what hangs cannot be closed */
+    /* What hangs cannot be closed. All is saved and told by now, so it changes no exit code. */
+    if (worker->session.exchange.device_status == STATUS_TIMEOUT ||
+        trainer_free(&worker->trainer) == STATUS_TIMEOUT) {
+        _exit(exit_code);
     }
-    trainer_free(&worker->trainer);
     session_free(&worker->session); /* it may use a device, too */
     node_close_devices(worker->devices, worker->device_count);
     worker->control->ops->close(worker->control, CLOCK_S);

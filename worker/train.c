@@ -67,7 +67,7 @@ void trainer_init(struct trainer *trainer, const struct trainer_config *config) 
     }
 }
 
-void trainer_free(struct trainer *trainer) {
+enum status trainer_free(struct trainer *trainer) {
     if (trainer->recording) {
         (void)device_record(trainer->config.devices[0], false);
     }
@@ -75,7 +75,7 @@ void trainer_free(struct trainer *trainer) {
         bucket_free(&trainer->bucket);
     }
     local_free(&trainer->local);
-    node_close(trainer->node);
+    TRY(node_close(trainer->node));
     if (trainer->pinned) {
         device_unpin(trainer->config.devices[0], trainer->arena.base);
     }
@@ -86,6 +86,7 @@ void trainer_free(struct trainer *trainer) {
     free(trainer->late);
     free(trainer->fragment_tokens);
     free(trainer->tensors);
+    return STATUS_OK;
 }
 
 void trainer_tell(struct trainer *trainer, const struct session_command *command) {
@@ -305,7 +306,7 @@ static enum status take_memory(struct trainer *trainer) {
         options.codecs = trainer->raw.codecs;
     }
     TRY(node_open(&trainer->node, &trainer->shape, plan, &options, trainer->config.devices,
-                  trainer->config.device_count));
+                  trainer->config.device_count, (int)(NODE_LEASES * job_lease_ns(job) / CLOCK_MS)));
     TRY(take_vectors(trainer));
     trainer->raw.plan = plan;
     trainer->raw.values = trainer->weights;

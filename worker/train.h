@@ -162,7 +162,10 @@ void trainer_fail_device(struct trainer *trainer);
 void trainer_mask_padding(struct trainer *trainer);
 
 void trainer_init(struct trainer *trainer, const struct trainer_config *config);
-void trainer_free(struct trainer *trainer);
+
+/* TIMEOUT, of several CUDA devices only: they hang and cannot be closed; the process has to end by
+ * _exit(). */
+enum status trainer_free(struct trainer *trainer);
 
 /* Takes the session's next event; false when there is none. */
 bool trainer_listen(struct trainer *trainer);

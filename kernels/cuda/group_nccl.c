@@ -5,6 +5,11 @@
  * they began. The watchdog, which touches no queue, looks at that a few times in the group's time,
  * and asks NCCL for errors; when a member has waited for too long, it aborts all communicators,
  * which ends what they wait for. Should a member be stuck even then, it ends the process.
+ *
+ * NCCL may hang as well where it makes, aborts or destroys the communicators, and nothing ends such
+ * a call. So a thread of its own makes it, and who wants it waits for a limited time (call_apart).
+ * Without communicators, or with members that wait behind some, there is no way on: the process
+ * ends. At the end of all work there is: what hangs is left behind.
  */
 #include "kernels/cuda/group_nccl.h"
 
@@ -14,8 +19,9 @@
 #include "kernels/cuda/device_cuda.h"
 
 #include <dlfcn.h>
-#include <inttypes.h>
+#include <errno.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -28,7 +34,10 @@ enum { NCCL_INT8 = 0, NCCL_FLOAT32 = 7, NCCL_SUM = 0 };
 
 enum { CALLS_MAX = 256 }; /* in a group of NCCL's */
 
-enum { STUCK_MS = 30000 }; /* that a member has to come back in, once its group was aborted */
+/* The usual causes of a hang, and what tells more. */
+#define ADVICE                                                                                     \
+    "NCCL_DEBUG=INFO shows where; NCCL_P2P_DISABLE=1 may help (an IOMMU between the devices), or " \
+    "more room in /dev/shm"
 
 /* ncclComm_t is a pointer, ncclResult_t 0 is success. */
 struct nccl_calls {
@@ -64,7 +73,7 @@ static const struct {
 struct member {
     struct device *device;
     pthread_mutex_t lock;  /* of the communicator, during calls */
-    void *comm;            /* NULL: aborted */
+    _Atomic(void *) comm;  /* NULL: aborted */
     atomic_llong since_ns; /* the call or the wait that it is in; 0: none */
 };
 
@@ -74,30 +83,101 @@ struct group_cuda {
     struct nccl_calls calls;
     struct member members[GROUP_MAX];
     int timeout_ms;
+    int open_error;      /* what ncclCommInitAll returned */
     atomic_int status;   /* OK until the group ends */
     atomic_bool aborted; /* somebody aborts, or has aborted, the communicators */
     pthread_t watchdog;
-    pthread_mutex_t lock; /* of `closing` */
+    pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     bool closing;
+    void (*apart)(struct group_cuda *cuda); /* what call_apart() waits for; NULL: it is done */
 };
 
 static struct group_cuda *cuda_of(struct group *group) {
     return (struct group_cuda *)(void *)group;
 }
 
+/* ---- calls that may hang */
+
+/* With the lock. False: the time has come. */
+static bool wait_changed(struct group_cuda *cuda, int64_t wake_ns) {
+    struct timespec wake = {.tv_sec = (time_t)(wake_ns / CLOCK_S),
+                            .tv_nsec = (long)(wake_ns % CLOCK_S)};
+    return pthread_cond_timedwait(&cuda->changed, &cuda->lock, &wake) != ETIMEDOUT;
+}
+
+/* NCCL returns to the thread's current device, which it would otherwise take from other users. */
+static void *apart_main(void *argument) {
+    struct group_cuda *cuda = argument;
+    struct device *device = cuda->members[0].device;
+    device->backend->enter(device);
+    cuda->apart(cuda);
+    pthread_mutex_lock(&cuda->lock);
+    cuda->apart = NULL;
+    pthread_cond_broadcast(&cuda->changed);
+    pthread_mutex_unlock(&cuda->lock);
+    return NULL;
+}
+
+/* Whether the call has come back in time; else it goes on with the group, which must not be freed.
+ * One at a time. */
+static bool call_apart(struct group_cuda *cuda, void (*call)(struct group_cuda *cuda),
+                       int limit_ms) {
+    const int64_t end_ns = clock_now_ns() + limit_ms * CLOCK_MS;
+    bool in_time = true;
+    pthread_t thread;
+    cuda->apart = call;
+    if (pthread_create(&thread, NULL, apart_main, cuda) != 0) {
+        (void)apart_main(cuda); /* without a limit rather than not at all */
+        return true;
+    }
+    pthread_mutex_lock(&cuda->lock);
+    while (cuda->apart && in_time)
+        in_time = wait_changed(cuda, end_ns);
+    const bool done = cuda->apart == NULL;
+    pthread_mutex_unlock(&cuda->lock);
+    if (done)
+        pthread_join(thread, NULL);
+    else
+        pthread_detach(thread);
+    return done;
+}
+
+static void log_hang(const struct group_cuda *cuda, enum log_level level, const char *call,
+                     int limit_ms, const char *outcome) {
+    char devices[8 * GROUP_MAX] = "";
+    size_t end = 0;
+    for (int i = 0; i < cuda->group.count && end < sizeof devices; i++)
+        end += (size_t)snprintf(devices + end, sizeof devices - end, "%s%d", i > 0 ? "," : "",
+                                cuda->members[i].device->index);
+    log_write(level, "NCCL hangs: %s of cuda:%s has not returned in %d ms; %s; " ADVICE, call,
+              devices, limit_ms, outcome);
+}
+
+static _Noreturn void end_process(void) {
+    _exit((int)status_exit_code(STATUS_DEVICE));
+}
+
 /* ---- how a group ends */
+
+/* That an abort has to be done in, and then a member has to come back in. */
+static int stuck_ms(const struct group_cuda *cuda) {
+    return cuda->timeout_ms / 2;
+}
 
 /* A member in a call of NCCL has the lock. One that has it for long is what is to be freed, which
  * NCCL does when it is aborted from outside. */
-static void abort_member(struct group_cuda *cuda, struct member *member) {
+static void abort_members(struct group_cuda *cuda) {
     struct timespec deadline;
     clock_gettime(CLOCK_REALTIME, &deadline);
     deadline.tv_sec++;
-    bool locked = pthread_mutex_timedlock(&member->lock, &deadline) == 0;
-    if (member->comm) (void)cuda->calls.abort(member->comm);
-    member->comm = NULL;
-    if (locked) pthread_mutex_unlock(&member->lock);
+    for (int i = 0; i < cuda->group.count; i++) {
+        struct member *member = &cuda->members[i];
+        bool locked = pthread_mutex_timedlock(&member->lock, &deadline) == 0;
+        void *comm = atomic_exchange(&member->comm, NULL);
+        if (comm) (void)cuda->calls.abort(comm);
+        if (locked) pthread_mutex_unlock(&member->lock);
+    }
 }
 
 /* The first one's reason counts, and is logged by it. */
@@ -108,8 +188,9 @@ static bool end_group(struct group_cuda *cuda, enum status status) {
 
 static void abort_all(struct group_cuda *cuda) {
     if (atomic_exchange(&cuda->aborted, true)) return;
-    for (int i = 0; i < cuda->group.count; i++)
-        abort_member(cuda, &cuda->members[i]);
+    if (call_apart(cuda, abort_members, stuck_ms(cuda))) return;
+    log_hang(cuda, LOG_ERROR, "ncclCommAbort", stuck_ms(cuda), "the process ends");
+    end_process();
 }
 
 static void end_by_nccl(struct group_cuda *cuda, const struct member *member, const char *what,
@@ -135,24 +216,22 @@ static void check_time(struct group_cuda *cuda, const struct member *member, int
     const int64_t late_ns = cuda->timeout_ms * CLOCK_MS;
     if (since_ns == 0 || now_ns - since_ns <= late_ns) return;
     if (end_group(cuda, STATUS_TIMEOUT))
-        log_error("cuda:%d (%s) waited %d ms for the other %d of its group in vain",
-                  member->device->index, member->device->name, cuda->timeout_ms,
-                  cuda->group.count - 1);
+        log_error(
+            "cuda:%d (%s) waited %d ms for the other %d of its group in vain; if none of these "
+            "is late, NCCL hangs: " ADVICE,
+            member->device->index, member->device->name, cuda->timeout_ms, cuda->group.count - 1);
     abort_all(cuda);
-    if (now_ns - since_ns <= late_ns + STUCK_MS * CLOCK_MS) return;
+    if (now_ns - since_ns <= late_ns + stuck_ms(cuda) * CLOCK_MS) return;
     log_error("cuda:%d (%s) is stuck, also after its group was aborted: the process ends",
               member->device->index, member->device->name);
-    _exit((int)status_exit_code(STATUS_DEVICE));
+    end_process();
 }
 
 static void *watch(void *argument) {
     struct group_cuda *cuda = argument;
     pthread_mutex_lock(&cuda->lock);
     while (!cuda->closing) {
-        int64_t wake_ns = clock_now_ns() + cuda->timeout_ms * CLOCK_MS / 4;
-        struct timespec wake = {.tv_sec = (time_t)(wake_ns / CLOCK_S),
-                                .tv_nsec = (long)(wake_ns % CLOCK_S)};
-        (void)pthread_cond_timedwait(&cuda->changed, &cuda->lock, &wake);
+        (void)wait_changed(cuda, clock_now_ns() + cuda->timeout_ms * CLOCK_MS / 4);
         if (cuda->closing) break;
         pthread_mutex_unlock(&cuda->lock);
         for (int i = 0; i < cuda->group.count; i++) {
@@ -170,8 +249,8 @@ static void *watch(void *argument) {
 static enum status load_nccl(struct group_cuda *cuda) {
     cuda->library = dlopen(NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!cuda->library) {
-        log_error("a group of CUDA devices needs NCCL (NVIDIA's package libnccl2), which is not "
-                  "here: %s; use one device a worker, or set LD_LIBRARY_PATH to where it is",
+        log_error("a group of CUDA devices needs NCCL (NVIDIA's package libnccl2), which cannot be "
+                  "loaded: %s; use one device a worker, or set LD_LIBRARY_PATH to where it is",
                   dlerror());
         return STATUS_UNSUPPORTED;
     }
@@ -188,76 +267,94 @@ static enum status load_nccl(struct group_cuda *cuda) {
     return STATUS_OK;
 }
 
-static enum status open_comms(struct group_cuda *cuda) {
-    void *comms[GROUP_MAX];
+static void make_comms(struct group_cuda *cuda) {
+    void *comms[GROUP_MAX] = {NULL};
     int indices[GROUP_MAX];
     for (int i = 0; i < cuda->group.count; i++)
         indices[i] = cuda->members[i].device->index;
-    int error = cuda->calls.init_all(comms, cuda->group.count, indices);
-    if (error != 0) {
-        log_error("no group of %d CUDA devices: NCCL: %s", cuda->group.count,
-                  cuda->calls.error_text(error));
-        return STATUS_DEVICE;
-    }
-    for (int i = 0; i < cuda->group.count; i++)
+    cuda->open_error = cuda->calls.init_all(comms, cuda->group.count, indices);
+    for (int i = 0; i < cuda->group.count && cuda->open_error == 0; i++)
         cuda->members[i].comm = comms[i];
-    return STATUS_OK;
+}
+
+static enum status open_comms(struct group_cuda *cuda) {
+    if (!call_apart(cuda, make_comms, cuda->timeout_ms)) {
+        log_hang(cuda, LOG_ERROR, "ncclCommInitAll", cuda->timeout_ms, "the process ends");
+        end_process();
+    }
+    if (cuda->open_error == 0) return STATUS_OK;
+    log_error("no group of %d CUDA devices: NCCL: %s", cuda->group.count,
+              cuda->calls.error_text(cuda->open_error));
+    return STATUS_DEVICE;
 }
 
 static enum status start_watchdog(struct group_cuda *cuda) {
+    int error = pthread_create(&cuda->watchdog, NULL, watch, cuda);
+    if (error == 0) return STATUS_OK;
+    log_error("no thread to watch a group of CUDA devices: %s", strerror(error));
+    return STATUS_MEMORY;
+}
+
+static struct group_cuda *make_group(struct device *const *devices, int count, int timeout_ms) {
+    struct group_cuda *cuda = memory_zeroed(1, sizeof *cuda);
     pthread_condattr_t monotonic;
+    cuda->group = (struct group){.ops = &group_nccl, .count = count};
+    cuda->timeout_ms = timeout_ms;
     pthread_mutex_init(&cuda->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&cuda->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    int error = pthread_create(&cuda->watchdog, NULL, watch, cuda);
-    if (error == 0) return STATUS_OK;
-    log_error("no thread to watch a group of CUDA devices: %s", strerror(error));
-    pthread_cond_destroy(&cuda->changed);
-    pthread_mutex_destroy(&cuda->lock);
-    return STATUS_MEMORY;
-}
-
-/* The library stays loaded: it may have threads of its own. */
-static void free_group(struct group_cuda *cuda) {
-    for (int i = 0; i < cuda->group.count; i++) {
-        if (cuda->members[i].comm) (void)cuda->calls.destroy(cuda->members[i].comm);
-        pthread_mutex_destroy(&cuda->members[i].lock);
-    }
-    free(cuda);
-}
-
-static enum status open_group(struct group **group, struct device *const *devices, int count,
-                              int timeout_ms) {
-    struct group_cuda *cuda = memory_zeroed(1, sizeof *cuda);
-    cuda->group = (struct group){.ops = &group_nccl, .count = count};
-    cuda->timeout_ms = timeout_ms;
     for (int i = 0; i < count; i++) {
         cuda->members[i].device = devices[i];
         pthread_mutex_init(&cuda->members[i].lock, NULL);
     }
+    return cuda;
+}
+
+static void destroy_comms(struct group_cuda *cuda) {
+    for (int i = 0; i < cuda->group.count; i++) {
+        if (cuda->members[i].comm) (void)cuda->calls.destroy(cuda->members[i].comm);
+    }
+}
+
+/* The library stays loaded: it may have threads of its own. Nothing that the group has made is
+ * lost when this hangs, so it is no error. */
+static enum status free_group(struct group_cuda *cuda) {
+    if (!call_apart(cuda, destroy_comms, cuda->timeout_ms)) {
+        log_hang(cuda, LOG_WARN, "ncclCommDestroy", cuda->timeout_ms, "it is left behind");
+        return STATUS_TIMEOUT;
+    }
+    for (int i = 0; i < cuda->group.count; i++)
+        pthread_mutex_destroy(&cuda->members[i].lock);
+    pthread_cond_destroy(&cuda->changed);
+    pthread_mutex_destroy(&cuda->lock);
+    free(cuda);
+    return STATUS_OK;
+}
+
+static enum status open_group(struct group **group, struct device *const *devices, int count,
+                              int timeout_ms) {
+    struct group_cuda *cuda = make_group(devices, count, timeout_ms);
     enum status status = load_nccl(cuda);
     if (status == STATUS_OK) status = open_comms(cuda);
     if (status == STATUS_OK) status = start_watchdog(cuda);
     if (status != STATUS_OK) {
-        free_group(cuda);
+        (void)free_group(cuda);
         return status;
     }
     *group = &cuda->group;
     return STATUS_OK;
 }
 
-static void close_group(struct group *group) {
+static enum status close_group(struct group *group) {
     struct group_cuda *cuda = cuda_of(group);
     pthread_mutex_lock(&cuda->lock);
     cuda->closing = true;
-    pthread_cond_signal(&cuda->changed);
+    pthread_cond_broadcast(&cuda->changed);
     pthread_mutex_unlock(&cuda->lock);
     pthread_join(cuda->watchdog, NULL);
-    pthread_cond_destroy(&cuda->changed);
-    pthread_mutex_destroy(&cuda->lock);
-    free_group(cuda);
+    return free_group(cuda);
 }
 
 /* ---- collectives */

@@ -3,7 +3,7 @@
  * The ranks of a communicator map one shared-memory file, named by the unique id. A collective goes
  * in rounds: each rank copies a piece of its data to its place in the file, all meet, each rank
  * takes what it needs from all places, all meet again. Sums are in double, in rank order, so every
- * rank has the same bits; they need not be NCCL's. A rank waits 60 s at most for the others.
+ * rank has the same bits; they need not be NCCL's. A rank waits 200 s at most for the others.
  *
  * A rank is a thread or a process: one host thread that runs several ranks would wait for itself.
  */
@@ -17,6 +17,7 @@
 #include <nccl.h>
 #include <set>
 #include <stdio.h>
+#include <string>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,7 +26,7 @@
 namespace cuda_on_cpu {
 
 enum { PIECE_BYTES = 1 << 18, RANKS_MAX = 16 };
-static const double WAIT_SECONDS = 60.0;
+static const double WAIT_SECONDS = 200.0; // more than the project does, unless told
 
 // All zero at first, as a new file is.
 struct meeting_place {
@@ -39,10 +40,46 @@ struct meeting_place {
 struct ncclComm {
     cuda_on_cpu::meeting_place *place;
     int count, rank;
-    std::atomic<bool> aborted;
+    std::atomic<bool> aborted, failed;
 };
 
 namespace cuda_on_cpu {
+
+// ---- faults
+
+// CUDA_ON_CPU_NCCL=KIND or KIND:N. N is a collective of this process, from 1, as ranks call them.
+struct fault {
+    std::string kind;
+    uint64_t at = 0;
+    std::atomic<uint64_t> collectives{0};
+};
+
+static bool fault_known(const struct fault &fault) {
+    if (fault.kind == "fail" || fault.kind == "async" || fault.kind == "hang") return fault.at > 0;
+    return fault.kind == "init" || fault.kind == "abort" || fault.kind == "destroy";
+}
+
+static struct fault *fault_setting() {
+    struct fault *fault = new struct fault;
+    const std::string text = setting("CUDA_ON_CPU_NCCL", "");
+    const size_t colon = text.find(':');
+    fault->kind = text.substr(0, colon);
+    if (colon != std::string::npos) fault->at = strtoull(text.c_str() + colon + 1, nullptr, 10);
+    if (!text.empty() && !fault_known(*fault))
+        die("CUDA_ON_CPU_NCCL=%s; allowed are fail:N, async:N, hang:N, init, abort, destroy",
+            text.c_str());
+    return fault;
+}
+
+static struct fault *const planted = fault_setting();
+
+// A call that never returns, if it is the one of the setting.
+static void may_hang(const char *call) {
+    while (planted->kind == call)
+        pause();
+}
+
+// ---- meetings
 
 // False: this rank's communicator was aborted; the others' wait on, as NCCL's do.
 static bool meet(const struct ncclComm *comm) {
@@ -62,6 +99,16 @@ static bool meet(const struct ncclComm *comm) {
         usleep(50);
     }
     return true;
+}
+
+// As a kernel of NCCL that another rank's will not meet.
+static void wait_aborted(const struct ncclComm *comm) {
+    double deadline = seconds_now() + WAIT_SECONDS;
+    while (!comm->aborted) {
+        if (seconds_now() > deadline)
+            die("nccl: rank %d was not aborted within %g s", comm->rank, WAIT_SECONDS);
+        usleep(50);
+    }
 }
 
 // ---- values
@@ -201,10 +248,17 @@ static void broadcast(const struct ncclComm *comm, const struct collective &c, i
 }
 
 // Collectives are no device_section() of their own: a rank waits inside for others of its process.
-static ncclResult_t enqueue(const struct ncclComm *comm, cudaStream_t stream, ncclDataType_t type,
+static ncclResult_t enqueue(struct ncclComm *comm, cudaStream_t stream, ncclDataType_t type,
                             std::function<void()> work) {
     if (comm->aborted) die("nccl: a call on a communicator that was aborted");
     if (!type_known(type)) return ncclInvalidArgument;
+    const uint64_t number = ++planted->collectives;
+    if (planted->kind == "fail" && number == planted->at) return ncclSystemError;
+    if (number >= planted->at) may_hang("hang");
+    if (planted->kind == "async" && number >= planted->at) {
+        comm->failed = true;
+        work = [comm] { wait_aborted(comm); };
+    }
     return enqueue_work(stream, false, std::move(work)) == cudaSuccess ? ncclSuccess
                                                                        : ncclUnhandledCudaError;
 }
@@ -218,7 +272,7 @@ static ncclResult_t open_comm(ncclComm_t *comm, int count, const ncclUniqueId &i
                    0);
     close(file);
     if (map == MAP_FAILED) return ncclSystemError;
-    *comm = new ncclComm{(struct meeting_place *)map, count, rank, {false}};
+    *comm = new ncclComm{(struct meeting_place *)map, count, rank, {false}, {false}};
     return ncclSuccess;
 }
 
@@ -247,6 +301,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int count, ncclUniqueId id, int 
 
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int count, const int *devices) {
     ncclUniqueId id;
+    may_hang("init");
     ncclResult_t result = ncclGetUniqueId(&id);
     if (count < 1 || count > RANKS_MAX) return ncclInvalidArgument;
     if (std::set<int>(devices, devices + count).size() != (size_t)count) return ncclInvalidUsage;
@@ -257,6 +312,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int count, const int *devices) {
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    may_hang("destroy");
     munmap(comm->place, sizeof(struct meeting_place));
     delete comm;
     return ncclSuccess;
@@ -264,6 +320,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 // Kept, since what is queued still looks at it: that ends as soon as it starts.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    may_hang("abort");
     static std::mutex lock;
     static std::vector<ncclComm_t> *const kept = new std::vector<ncclComm_t>;
     std::lock_guard<std::mutex> hold(lock);
@@ -274,7 +331,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
     if (comm->aborted) die("nccl: a call on a communicator that was aborted");
-    *error = ncclSuccess;
+    *error = comm->failed ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;
 }
 

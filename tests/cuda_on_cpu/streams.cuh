@@ -17,7 +17,7 @@
 
 namespace cuda_on_cpu {
 
-enum { DEVICES_MAX = 16 };
+enum { DEVICES_MAX = 32 };
 
 /* Queues the work. on_device: it runs in a device_section(). */
 cudaError_t enqueue_work(cudaStream_t stream, bool on_device, std::function<void()> work);

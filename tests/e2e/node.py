@@ -8,7 +8,7 @@ usage: node.py BIN [cuda]     with "cuda" on both devices of the stand-in of tes
 import os
 import sys
 
-from cluster import expect, expect_equal, main, read_metrics
+from cluster import expect, expect_equal, expect_pushes, free_port, main, read_metrics
 
 KIND = sys.argv.pop() if sys.argv[-1] == "cuda" else "cpu"
 ONE, TWO = (["--device", "cuda:1"], ["--device", "cuda"]) if KIND == "cuda" else \
@@ -77,6 +77,34 @@ def as_one_device(cluster):
         expect(abs(loss - other) < 2e-4 * other, f"a loss is {loss}, expected {other}")
 
 
+def push_overlap(cluster):
+    """one device and several hand their blocks over during backward, with --no-push-overlap when it
+    is done: with the same bytes in the model and the same losses, for pushes that are encoded where
+    the gradient is, and on the host"""
+    for devices in (ONE, TWO):
+        for where in ([], ["--host-encode"]):
+            found = []
+            for flag in ("--push-overlap", "--no-push-overlap"):
+                folder = cluster.path(f"run{len(cluster.processes)}")
+                server = cluster.coordinator("--model", "gpt2:2x16x2", "--steps", 2, "--push",
+                                             "int8,ef", "--lr", 0.01, "--seq-len", 8, "--batch", 2,
+                                             "--block-values", 1000, servers=1, workers=1)
+                worker = cluster.worker(*devices, flag, *where, "--run-dir", folder, "--threads", 1,
+                                        "--eval-batches", 1, name=f"worker {flag}")
+                for process in (worker, server):
+                    process.wait_exit(0)
+                if KIND == "cuda":
+                    place = "the host" if where else "cuda:"
+                    worker.expect_line(f" info pushes are encoded on {place}")
+                with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+                    model = file.read()
+                steps = read_metrics(os.path.join(folder, "metrics.jsonl"), "rubato.step/1")
+                for step in steps:
+                    expect_pushes(step["ms"], flag == "--push-overlap")
+                found.append((model, [step["loss"] for step in steps]))
+            expect(found[0] == found[1], f"{devices} {where}: weights or losses differ")
+
+
 def refusals(cluster):
     """a batch that the devices cannot share, gradients apart that are not to be accumulated or that
     several devices would add, and a list that is none, end the worker with one line that says
@@ -100,5 +128,69 @@ def refusals(cluster):
         worker.expect_line(r" error .*--device.*" + device)
 
 
+def nccl_faults(cluster):
+    """an NCCL that fails or hangs ends the worker within 24 leases (of 2 s), with the exit code of
+    a device that failed and a line that says where, and with it the server; where all is saved and
+    only its end hangs, both exit codes are those of the job"""
+    faults = (("fail:40", 72, 69, r"error cuda:\d .* among 2 devices failed: NCCL: an error of"),
+              ("async:40", 72, 69, r"error cuda:\d .*: a collective among 2 devices failed: NCCL:"),
+              ("hang:40", 72, 69, r"error cuda:\d .* is stuck, also after its group was aborted"),
+              ("init", 72, 69, "error NCCL hangs: ncclCommInitAll of cuda:0,1 .* NCCL_DEBUG=INFO"),
+              ("destroy", 0, 0, "warn NCCL hangs: ncclCommDestroy of cuda:0,1 .* NCCL_DEBUG=INFO"))
+    jobs = []
+    for fault, *expected in faults:
+        address = f"127.0.0.1:{free_port()}"
+        steps = 3 if fault == "destroy" else 1000000000
+        server = cluster.coordinator("--model", MODELS[0], "--batch", 2, *EXACT, "--lease", 2,
+                                     "--steps", steps, listen=address, servers=1, workers=1)
+        worker = cluster.worker(*TWO, "--run-dir", cluster.path(fault), "--eval-batches", 1,
+                                join=address, name=f"worker {fault}",
+                                environment={"CUDA_ON_CPU_NCCL": fault})
+        jobs.append((server, worker, expected))
+    for server, worker, (code, server_code, line) in jobs:
+        worker.wait_exit(code)
+        server.wait_exit(server_code)
+        worker.expect_line(" " + line)
+    expect("result: val_loss=" in worker.out(), "the result is not told")
+    expect(os.path.exists(cluster.path("destroy/model.safetensors")), "nothing was saved")
+
+
+def without_nccl(cluster):
+    """where NCCL cannot be loaded, or is an older one, a worker with several devices ends with one
+    line that says so, and one with a single device trains"""
+    libraries = os.environ["LD_LIBRARY_PATH"]
+    nccl = cluster.write("libnccl.so.2", b"")
+    environment = {"LD_LIBRARY_PATH": f"{cluster.folder}:{libraries}"}
+    job = ["--model", MODELS[0], "--batch", 2, "--steps", 1, *EXACT]
+    for line in (r"cannot be loaded: .*libnccl\.so\.2: .*; use one device a worker",
+                 r"needs a later NCCL: libnccl\.so\.2 has no ncclCommInitAll"):
+        server = cluster.coordinator(*job, servers=1, workers=1)
+        worker = cluster.worker(*TWO, environment=environment)
+        worker.wait_exit(2)
+        server.wait_exit(69)
+        worker.expect_line(" error a group of CUDA devices .*" + line)
+        expect_equal(len(worker.lines("error")), 1, "error lines")
+        os.remove(nccl)  # and now a library that has nothing of NCCL's
+        os.symlink(os.path.join(libraries.split(":")[0], "libnvidia-ml.so.1"), nccl)
+    server = cluster.coordinator(*job, servers=1, workers=1)
+    worker = cluster.worker(*ONE, "--eval-batches", 1, environment=environment)
+    for process in (worker, server):
+        process.wait_exit(0)
+
+
+def many_devices(cluster):
+    """of more devices than a worker can have, the first are used, and a line says so"""
+    server = cluster.coordinator("--model", MODELS[0], "--batch", 3, "--seq-len", 16, servers=1,
+                                 workers=1)
+    worker = cluster.worker(*TWO, environment={"CUDA_ON_CPU_DEVICES": "17"})
+    worker.wait_exit(2)
+    server.wait_exit(69)
+    worker.expect_line(" warn --device cuda: of 17 devices that are here the first 16 are used")
+    worker.expect_line(" error --batch 3 cannot be shared evenly by 16 devices")
+
+
 if __name__ == "__main__":
-    main(__doc__, [as_two_workers, as_one_device, refusals])
+    cases = [as_two_workers, as_one_device, push_overlap, refusals]
+    if KIND == "cuda":
+        cases += [nccl_faults, without_nccl, many_devices]
+    main(__doc__, cases)
