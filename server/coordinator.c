@@ -349,6 +349,9 @@ void coordinator_poll(struct coordinator *coordinator, int64_t now_ns) {
 
 int64_t coordinator_deadline_ns(const struct coordinator *coordinator) {
     int64_t next_ns = coordinator->beat_at_ns;
+    if (coordinator->phase == COORDINATOR_ENDED) {
+        return INT64_MAX;
+    }
     if (coordinator->phase < COORDINATOR_RUNNING) {
         int64_t give_up_ns = join_deadline_ns(coordinator);
         next_ns = coordinator->nag_at_ns < next_ns ? coordinator->nag_at_ns : next_ns;

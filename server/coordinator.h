@@ -119,7 +119,7 @@ void coordinator_free(struct coordinator *coordinator);
 /* Does what can be done now. */
 void coordinator_poll(struct coordinator *coordinator, int64_t now_ns);
 
-/* When coordinator_poll() next has something to do by the clock. */
+/* When coordinator_poll() next has something to do by the clock; INT64_MAX: never, it has ended. */
 int64_t coordinator_deadline_ns(const struct coordinator *coordinator);
 
 /* Ends the job for everyone with this reason ("" for a finished job) and exit code. */

@@ -22,6 +22,11 @@ struct channel_battery {
     enum status (*open)(struct channel **channel, const struct channel_config *config);
     const char *program; /* this program's path */
     uint64_t sent_least; /* frames that leave before a receiver without slots holds them back */
+
+    /* Optional. While it is on, who cannot be reached is lost soon, and not after the lease that
+     * the channel was opened with. Only while all peers are dead: a busy machine must not lose
+     * others. */
+    void (*hasten)(struct channel *channel, bool on);
 };
 
 /* 4 peers, 16 slots of 4 MiB, 64 sends. */

@@ -187,6 +187,7 @@ static bool poll_worker(struct sim_process *process) {
 static int64_t next_ns(const struct sim *sim, int64_t now_ns) {
     int64_t next = loop_next_ns(sim->loop);
     int64_t deadline = coordinator_deadline_ns(&sim->coordinator);
+    CHECK(deadline > now_ns); /* else its process would never sleep */
     next = deadline < next ? deadline : next;
     for (uint32_t i = 0; i < sim->config.servers; i++) {
         deadline = service_deadline_ns(&sim->servers[i].service);

@@ -11,7 +11,7 @@
 #include "tests/log_capture.h"
 #include "tests/tcp_proxy.h"
 #include "tests/test.h"
-#include "transport/channel_tls.h"
+#include "transport/channel_tls_parts.h"
 #include "transport/control_tcp.h"
 #include "transport/tls_hello.h"
 
@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #define LEASE_NS  (2 * CLOCK_S)
+#define SOON_NS   (100 * CLOCK_MS)
 #define WIRE_NAME "TEST_CHANNEL_TLS_WIRE"
 #define END_NS    (clock_now_ns() + CHANNEL_BATTERY_DEADLINE_NS)
 
@@ -53,6 +54,11 @@ static enum status open_named(struct channel **channel, const struct channel_con
     bool keyed = channel_tls_wire(name, &wire) == STATUS_OK;
     *channel = open_with(config, wire, keyed ? key_a : NULL, 0);
     return STATUS_OK;
+}
+
+/* The lease is read anew whenever a connection is looked at. */
+static void hasten(struct channel *channel, bool on) {
+    ((struct tls *)channel)->self.lease_ns = on ? SOON_NS : LEASE_NS;
 }
 
 static int count_files(void) {
@@ -346,7 +352,14 @@ static void test_another_key(void) {
         struct channel *b = open_with(&channel_battery_config, wire, keyed == 2 ? NULL : key_b, 0);
         channel_battery_connect(a, 0, b);
         log_restart();
-        expect_lost(transfer_begin(a, b, NULL, 3));
+        struct transfer *transfer = transfer_begin(a, b, NULL, 3);
+        int64_t end_ns = END_NS;
+        while (log_count("tls: refused or dropped") == 0) {
+            CHECK(clock_now_ns() < end_ns);
+            transfer_turn(transfer);
+        }
+        hasten(a, true);
+        expect_lost(transfer);
         CHECK_INT(log_count("tls: refused or dropped 1 connections"), 1);
         close_all(a, b, NULL);
     }
@@ -484,7 +497,7 @@ int main(int argc, char **argv) {
     program[length] = 0;
     /* As many as may be in flight, and those that the two slots hold. */
     const struct channel_battery battery = {
-        .open = open_named, .program = program, .sent_least = 66};
+        .open = open_named, .program = program, .sent_least = 66, .hasten = hasten};
     channel_battery_begin(&battery);
     int code = channel_battery_role(argc, argv);
     if (code >= 0) return code;

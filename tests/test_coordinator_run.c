@@ -163,6 +163,7 @@ static void test_other_losses(void) {
     CHECK(rig.sides[WORKER_1].closed);
     side_drop(&rig, SERVER);
     CHECK_INT(rig.coordinator.phase, COORDINATOR_ENDED);
+    CHECK_INT(coordinator_deadline_ns(&rig.coordinator), INT64_MAX);
     CHECK_TEXT(rig.sides[WORKER_0].reason, "server 0 (h0:100) was lost: its connection closed");
     rig_close(&rig);
     rig_open_at(&rig, OWN " mode=sync", COORDINATOR_RUNNING);
