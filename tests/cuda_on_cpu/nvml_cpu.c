@@ -11,8 +11,8 @@ struct gpu {
     unsigned long long memory[3]; /* total, free, used */
     int whole;
 };
-static struct gpu gpus[] = {{"0000:01:00.0", {80000, 50000, 30000}, 1},
-                            {"0000:02:00.0", {40000, 39000, 1000}, 0}};
+static struct gpu gpus[] = {{"0000:01:00.0", {80000000000, 50000000000, 30000000000}, 1},
+                            {"0000:02:00.0", {40000000000, 39000000000, 1000000000}, 0}};
 static int users;
 
 /* NVIDIA's names. NOLINTBEGIN(readability-identifier-naming) */

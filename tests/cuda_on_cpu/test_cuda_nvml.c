@@ -25,7 +25,8 @@ __attribute__((format(printf, 2, 3))) static void count_line(enum log_level leve
     lines++;
 }
 
-static const struct device_reading whole = {80000, 30000, 97, 61}, part = {40000, 1000, -1, -1};
+static const struct device_reading whole = {80000000000, 30000000000, 97, 61};
+static const struct device_reading part = {40000000000, 1000000000, -1, -1};
 
 static void check_same(const struct device_reading *actual, const struct device_reading *expected) {
     CHECK_INT(actual->memory_total, expected->memory_total);
