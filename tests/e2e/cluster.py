@@ -34,6 +34,9 @@ TINY_JOB = TINY + ["--steps", "5"]
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("RUBATO_")}
 ENVIRONMENT["OMP_WAIT_POLICY"] = "passive"
 
+# The same cases over another channel, with a key: what TEST_CHANNEL names, where no flag says more.
+TEST_CHANNEL = os.environ.get("TEST_CHANNEL", "")
+
 ports_lock = threading.Lock()
 ports_given = set()
 
@@ -166,6 +169,12 @@ class Cluster:
         self.data = self.write("data.txt", seeded_text(40000))
         self.run_dir = os.path.join(self.folder, "run")
         self.key_options = []
+        self.environment = {}
+        if TEST_CHANNEL:
+            key = self.path("every.key")
+            subprocess.run([self.program("rubato"), "keygen", key], check=True,
+                           stderr=subprocess.DEVNULL)
+            self.environment = {"RUBATO_CHANNEL": TEST_CHANNEL, "RUBATO_KEY_FILE": key}
 
     @property
     def address(self):
@@ -187,7 +196,8 @@ class Cluster:
         unique, number = name, 2
         while unique in taken:
             unique, number = f"{name} again {number}", number + 1
-        process = Process(unique, self.folder, arguments, environment)
+        process = Process(unique, self.folder, arguments,
+                          dict(self.environment, **(environment or {})))
         self.processes.append(process)
         return process
 
