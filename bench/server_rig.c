@@ -132,7 +132,7 @@ static struct frame frame_of(enum frame_kind kind, uint32_t rank, uint64_t block
 }
 
 static void poll_all(struct server_rig *rig) {
-    while (shard_poll(&rig->shard)) {
+    while (shard_poll(&rig->shard, 0)) {
     }
 }
 

@@ -201,15 +201,6 @@ bool push_take(struct shard *shard, struct shard_block *block, const struct fram
 
 /* ---- departures ---- */
 
-static void recall_lost(struct shard *shard) {
-    int64_t lost = -1;
-    for (uint32_t rank = shard->workers; rank-- > 0;) {
-        const struct shard_worker *worker = &shard->ranks[rank];
-        lost = worker->broken && !worker->gone ? (int64_t)rank : lost;
-    }
-    atomic_store(&shard->lost_worker, lost);
-}
-
 void push_gone(struct shard *shard, uint32_t rank) {
     struct shard_worker *worker = &shard->ranks[rank];
     if (worker->gone) {
@@ -229,7 +220,7 @@ void push_gone(struct shard *shard, uint32_t rank) {
         reply_cancel(shard, block, rank);
         reply_clock(block, lane->record.applied_seq);
     }
-    recall_lost(shard);
+    redial_gone(&shard->redial, rank);
     if (shard->by_round) {
         aggregate_gone(shard, rank);
     }

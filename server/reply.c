@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-#define COOKIE_EXACT UINT64_MAX /* of a send whose payload is no buffer */
+#define COOKIE_NO_BUFFER UINT64_MAX /* of a send whose payload is none */
 
 void reply_due(struct shard *shard, struct shard_block *block, uint32_t rank) {
     if (!shard_ranks_has(&block->waiting, rank) && !shard->ranks[rank].gone) {
@@ -73,7 +73,7 @@ uint8_t *reply_open(struct shard *shard, struct shard_block *block) {
 }
 
 void reply_sent(struct shard *shard, uint64_t cookie) {
-    if (cookie == COOKIE_EXACT) {
+    if (cookie == COOKIE_NO_BUFFER) {
         return;
     }
     struct shard_buffer *buffer = &shard->buffers[cookie];
@@ -194,7 +194,7 @@ static enum status send_answer(struct shard *shard, struct shard_block *block, u
     frame.payload_bytes = (uint32_t)bytes;
     frame_encode(&frame, header);
     return channel->ops->send(channel, rank, header, payload, bytes,
-                              lane->exact ? COOKIE_EXACT : block->buffer);
+                              lane->exact ? COOKIE_NO_BUFFER : block->buffer);
 }
 
 /* What the worker computes its next gradient of, for delay compensation. */
@@ -263,4 +263,45 @@ bool reply_flush(struct shard *shard) {
         }
     }
     return sent;
+}
+
+/* ---- again ---- */
+
+/* Weights that answer no request. */
+static enum status send_greeting(struct shard *shard, uint32_t rank) {
+    struct channel *channel = shard->config.channel;
+    const struct frame frame = {.kind = FRAME_WEIGHTS,
+                                .job = shard->config.job_id,
+                                .epoch = shard->config.epoch,
+                                .session = shard->ranks[rank].session,
+                                .rank = (uint16_t)rank,
+                                .payload_xxh3 = checksum_xxh3(NULL, 0)};
+    uint8_t header[FRAME_BYTES];
+    frame_encode(&frame, header);
+    return channel->ops->send(channel, rank, header, NULL, 0, COOKIE_NO_BUFFER);
+}
+
+/* A worker that has pushed since has had its answer; so may others, who know it by its ticket. */
+static void answer_again(struct shard *shard, uint32_t rank) {
+    for (uint64_t i = 0; i < shard->block_count; i++) {
+        struct shard_block *block = &shard->blocks[i];
+        const struct shard_lane *lane = &block->lanes[rank];
+        if (lane->ticket > 0 && lane->record.held_seq == 0) {
+            reply_due(shard, block, rank);
+        }
+    }
+}
+
+void reply_redial(struct shard *shard, int64_t now_ns) {
+    uint32_t rank;
+    while (redial_next(&shard->redial, now_ns, &rank)) {
+        enum status status = send_greeting(shard, rank);
+        redial_greeted(&shard->redial, rank, status, now_ns);
+        if (status == STATUS_AGAIN) {
+            return;
+        }
+        if (status == STATUS_OK) {
+            answer_again(shard, rank);
+        }
+    }
 }

@@ -273,6 +273,9 @@ int main(int argc, char **argv) {
     if (status == STATUS_OK) {
         status = endpoint_init(&server.endpoint, &server.job);
     }
+    if (status == STATUS_OK && server.job.listen[0] != '\0') {
+        status = endpoint_check_crowd(&server.job);
+    }
     if (status == STATUS_OK) {
         status = paced_link_init(&server.link, server.job.link);
     }

@@ -87,6 +87,7 @@ void service_free(struct service *service) {
     free(service->shards);
     free(service->threads);
     free(service->workers);
+    free(service->addresses);
     member_free(&service->member);
     *service = (struct service){0};
 }
@@ -145,6 +146,7 @@ static enum status start_shard(struct service *service, uint32_t i, const uint64
                                   .job_id = service->member.job,
                                   .epoch = service->member.epoch,
                                   .channel = service->channels[i],
+                                  .addresses = service->addresses,
                                   .sessions = sessions,
                                   .reported = service->config.wake};
     TRY(shard_init(&service->shards[i], &config));
@@ -181,13 +183,16 @@ static enum status take_start(struct service *service, const Rubato__Start *star
     }
     uint64_t *sessions = memory_zeroed(start->n_workers, sizeof *sessions);
     service->workers = memory_zeroed(start->n_workers, sizeof *service->workers);
+    service->addresses = memory_zeroed(start->n_workers, sizeof *service->addresses);
     (void)snprintf(service->mode, sizeof service->mode, "%s", service->job->mode);
     enum status status = STATUS_OK;
-    for (size_t rank = 0; rank < start->n_workers; rank++) {
+    for (size_t rank = 0; rank < start->n_workers && status == STATUS_OK; rank++) {
         const Rubato__Peer *worker = start->workers[rank];
         sessions[rank] = worker->session;
         (void)snprintf(service->workers[rank].name, sizeof service->workers[rank].name, "%s",
                        worker->name);
+        status = channel_address_keep(&service->addresses[rank], worker->address.data,
+                                      worker->address.len);
         for (uint32_t i = 0; i < service->shard_count && status == STATUS_OK; i++) {
             struct channel *channel = service->channels[i];
             status = channel->ops->connect(channel, (uint32_t)rank, worker->address.data,
@@ -387,8 +392,8 @@ static bool send_notes(struct service *service) {
     return worked;
 }
 
-/* A worker whose data channel broke and that is not known to have gone. */
-static int64_t broken_worker(const struct service *service) {
+/* A worker that is out of reach and not known to have gone. */
+static int64_t lost_worker(const struct service *service) {
     for (uint32_t i = 0; i < service->running; i++) {
         int64_t worker = atomic_load(&service->shards[i].lost_worker);
         if (worker >= 0) {
@@ -398,24 +403,17 @@ static int64_t broken_worker(const struct service *service) {
     return -1;
 }
 
-/* A broken data channel, though the coordinator has not said for a lease what it means: it never
- * will. */
-static void check_channels(struct service *service, int64_t now_ns) {
+/* A data channel that broke and could not be made again for a lease, though the coordinator has not
+ * said what it means: it never will. */
+static void check_channels(struct service *service) {
     char reason[96];
-    int64_t worker = broken_worker(service);
+    int64_t worker = lost_worker(service);
     if (worker < 0 || service->member.state == MEMBER_ENDED) {
-        service->lost_ns = 0;
         return;
     }
-    if (service->lost_ns == 0) {
-        service->lost_ns = now_ns;
-    }
-    if (now_ns - service->lost_ns > job_lease_ns(service->job)) {
-        (void)snprintf(reason, sizeof reason, "its data channel to worker %" PRId64 " broke",
-                       worker);
-        log_error("%s", reason);
-        member_leave(&service->member, reason, EXIT_CODE_UNREACHABLE);
-    }
+    (void)snprintf(reason, sizeof reason, "its data channel to worker %" PRId64 " broke", worker);
+    log_error("%s", reason);
+    member_leave(&service->member, reason, EXIT_CODE_UNREACHABLE);
 }
 
 bool service_poll(struct service *service, int64_t now_ns) {
@@ -431,12 +429,17 @@ bool service_poll(struct service *service, int64_t now_ns) {
         }
     }
     for (uint32_t i = 0; i < service->running && !service->config.threads; i++) {
-        worked = shard_poll(&service->shards[i]) || worked;
+        worked = shard_poll(&service->shards[i], now_ns) || worked;
     }
-    check_channels(service, now_ns);
+    check_channels(service);
     return send_notes(service) || worked;
 }
 
 int64_t service_deadline_ns(const struct service *service) {
-    return member_deadline_ns(&service->member);
+    int64_t deadline_ns = member_deadline_ns(&service->member);
+    for (uint32_t i = 0; i < service->running && !service->config.threads; i++) {
+        int64_t shard_ns = shard_deadline_ns(&service->shards[i]);
+        deadline_ns = shard_ns < deadline_ns ? shard_ns : deadline_ns;
+    }
+    return deadline_ns;
 }

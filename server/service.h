@@ -39,13 +39,13 @@ struct service {
     struct channel **channels; /* [shards], until their shard takes them */
     struct shard *shards;      /* [shards] */
     struct shard_thread *threads;
-    uint32_t shard_count;           /* of this process */
-    struct service_worker *workers; /* [job.workers], from Start */
-    char mode[OPTION_TEXT_MAX];     /* that holds now */
-    uint32_t changed;               /* shards that have taken the new one */
-    int64_t started_ns, polled_ns;  /* Go; the last poll */
-    int64_t lost_ns;  /* since when a worker's data channel is known to be broken; 0: none */
-    uint32_t running; /* shards that were initialised */
+    uint32_t shard_count;              /* of this process */
+    struct service_worker *workers;    /* [job.workers], from Start; */
+    struct channel_address *addresses; /* likewise */
+    char mode[OPTION_TEXT_MAX];        /* that holds now */
+    uint32_t changed;                  /* shards that have taken the new one */
+    int64_t started_ns, polled_ns;     /* Go; the last poll */
+    uint32_t running;                  /* shards that were initialised */
 };
 
 /* MEMORY. */

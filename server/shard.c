@@ -213,6 +213,11 @@ enum status shard_init(struct shard *shard, const struct shard_config *config) {
     }
     /* For each worker's arrival and what was still to be said; for each one's departure and what
      * one round takes. */
+    redial_init(&shard->redial, &(struct redial_config){.channel = config->channel,
+                                                        .addresses = config->addresses,
+                                                        .count = shard->workers,
+                                                        .kind = "worker",
+                                                        .lease_ns = job_lease_ns(config->job)});
     status = ring_init(&shard->notes, sizeof(struct shard_note), 2 * shard->workers + 8);
     if (status == STATUS_OK) {
         status = ring_init(&shard->orders, sizeof(struct shard_order), 4 * shard->workers + 16);
@@ -231,6 +236,7 @@ void shard_free(struct shard *shard) {
     ring_free(&shard->notes);
     ring_free(&shard->orders);
     push_codec_close(shard->mean);
+    redial_free(&shard->redial);
     arena_free(&shard->arena);
     arena_free(&shard->answers);
     *shard = (struct shard){0};
@@ -304,17 +310,36 @@ static bool take_received(struct shard *shard, const struct channel_event *event
     return take_frame(shard, &frame, event);
 }
 
-static void note_lost(struct shard *shard, uint32_t worker) {
-    int64_t none = -1;
-    log_debug("channel to worker %u broke", worker);
-    if (worker >= shard->workers || shard->ranks[worker].gone) {
+/* Says who is out of reach, if that has changed. */
+static void note_lost(struct shard *shard) {
+    int64_t worker = redial_failed(&shard->redial);
+    if (worker == atomic_load(&shard->lost_worker)) {
         return;
     }
-    shard->ranks[worker].broken = true;
-    if (atomic_compare_exchange_strong(&shard->lost_worker, &none, worker) &&
-        shard->config.reported != NULL) {
+    atomic_store(&shard->lost_worker, worker);
+    if (shard->config.reported != NULL) {
         wake_signal(shard->config.reported);
     }
+}
+
+static bool take_events(struct shard *shard, int64_t now_ns) {
+    struct channel *channel = shard->config.channel;
+    struct channel_event events[EVENTS_A_POLL];
+    size_t count = channel->ops->poll(channel, events, EVENTS_A_POLL);
+    for (size_t i = 0; i < count; i++) {
+        const struct channel_event *event = &events[i];
+        if (event->kind == CHANNEL_RECEIVED) {
+            if (!take_received(shard, event)) {
+                channel->ops->release(channel, event->slot);
+            }
+        } else if (event->kind == CHANNEL_PEER_LOST) {
+            redial_lost(&shard->redial, event->peer, now_ns);
+        } else {
+            reply_sent(shard, event->cookie);
+            if (event->status == STATUS_OK) redial_sent(&shard->redial, event->peer, now_ns);
+        }
+    }
+    return count > 0;
 }
 
 static void take_order(struct shard *shard, const struct shard_order *order) {
@@ -343,24 +368,9 @@ static void take_order(struct shard *shard, const struct shard_order *order) {
     }
 }
 
-bool shard_poll(struct shard *shard) {
-    struct channel *channel = shard->config.channel;
-    struct channel_event events[EVENTS_A_POLL];
+bool shard_poll(struct shard *shard, int64_t now_ns) {
     struct shard_order order;
-    size_t count = channel->ops->poll(channel, events, EVENTS_A_POLL);
-    bool worked = count > 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct channel_event *event = &events[i];
-        if (event->kind == CHANNEL_RECEIVED) {
-            if (!take_received(shard, event)) {
-                channel->ops->release(channel, event->slot);
-            }
-        } else if (event->kind == CHANNEL_SENT) {
-            reply_sent(shard, event->cookie);
-        } else {
-            note_lost(shard, event->peer);
-        }
-    }
+    bool worked = take_events(shard, now_ns);
     while (ring_pop(&shard->orders, &order) == STATUS_OK) {
         take_order(shard, &order);
         worked = true;
@@ -368,5 +378,11 @@ bool shard_poll(struct shard *shard) {
     if (shard->untold > 0) {
         aggregate_tell_rest(shard);
     }
+    reply_redial(shard, now_ns);
+    note_lost(shard);
     return reply_flush(shard) || worked;
+}
+
+int64_t shard_deadline_ns(const struct shard *shard) {
+    return redial_deadline_ns(&shard->redial);
 }

@@ -18,6 +18,9 @@
  *   -> an answer is due to the worker; it is sent once admission_answer() allows (reply.c).
  * With --optimizer worker:NAME a round's step is the workers': the answer is the mean gradient, by
  * --push's codec (mean.c), and the shard's own weights stay the first ones.
+ * A connection to a worker that broke is made again (transport/redial.h), and then all last answers
+ * are sent to it again, but for those that it has gone on from: they may be lost, or on their way.
+ * The worker knows those that it had by their tickets.
  * A worker that has gone is waited for no more, and its frames are ignored. So is, in rounds, one
  * that has made all its reports.
  *
@@ -46,6 +49,7 @@
 #include "server/admission.h"
 #include "server/shard_order.h"
 #include "transport/channel.h"
+#include "transport/redial.h"
 
 #include <stdatomic.h>
 
@@ -131,7 +135,6 @@ struct shard_worker {
     uint64_t session;
     struct shard_commit commit;
     bool gone;
-    bool broken; /* its channel */
     /* Rounds of a quorum: the report that is coming in. */
     uint64_t seq;
     uint64_t here;       /* blocks of it that have come */
@@ -156,7 +159,9 @@ struct shard_config {
     const struct plan *plan;
     uint64_t id; /* in the plan */
     uint64_t job_id, epoch;
-    struct channel *channel;     /* open; the shard's from now on, closed by shard_free */
+    struct channel *channel; /* open; the shard's from now on, closed by shard_free */
+    /* [job.workers] of the workers, kept by the caller; NULL: what breaks stays broken. */
+    const struct channel_address *addresses;
     const uint64_t *sessions;    /* [job.workers], copied */
     const struct wake *reported; /* signalled after each note, or NULL */
 };
@@ -199,8 +204,9 @@ struct shard {
     struct ring orders; /* struct shard_order: control thread -> shard */
     struct arena arena;
     struct arena answers; /* of the buffers; empty where the channel has memory for them */
+    struct redial redial;
     struct shard_counters counters;
-    _Atomic int64_t lost_worker; /* one whose channel broke, -1: none; any thread may read */
+    _Atomic int64_t lost_worker; /* one that is out of reach, -1: none; any thread may read */
 };
 
 /* What a shard asks of its channel, from the plan: to be opened before shard_init. */
@@ -212,7 +218,10 @@ enum status shard_init(struct shard *shard, const struct shard_config *config) W
 void shard_free(struct shard *shard);
 
 /* Does what can be done now; true when something was. Owner thread only. */
-bool shard_poll(struct shard *shard);
+bool shard_poll(struct shard *shard, int64_t now_ns);
+
+/* When shard_poll() has something to do by the clock; INT64_MAX: it has not. Owner thread only. */
+int64_t shard_deadline_ns(const struct shard *shard);
 
 /* Blocks that the shard has in a round: 0: it has no part in it. Any thread. */
 uint64_t shard_part(const struct shard *shard, uint64_t round);

@@ -138,4 +138,7 @@ bool reply_flush(struct shard *shard);
 /* A send of buffer `cookie` is over. */
 void reply_sent(struct shard *shard, uint64_t cookie);
 
+/* Makes connections to workers again that broke, and sends what may be lost. */
+void reply_redial(struct shard *shard, int64_t now_ns);
+
 #endif

@@ -29,6 +29,7 @@ void rig_exchange(struct rig *rig, uint32_t rank, const struct exchange_devices 
     struct exchange_config config = {.job = &rig->job,
                                      .plan = &rig->plan,
                                      .channel = &rig->fake.channel,
+                                     .addresses = fake_channel_addresses,
                                      .job_id = JOB,
                                      .epoch = EPOCH,
                                      .session = SESSION,

@@ -28,6 +28,18 @@ static enum status fake_channel_send(struct channel *channel, uint32_t peer, con
     return STATUS_OK;
 }
 
+const struct channel_address fake_channel_addresses[FAKE_PEERS] = {
+    {1, {0}}, {1, {1}}, {1, {2}}, {1, {3}}, {1, {4}}, {1, {5}}, {1, {6}}, {1, {7}}};
+
+static enum status fake_channel_connect(struct channel *channel, uint32_t peer,
+                                        const uint8_t *address, size_t bytes) {
+    struct fake_channel *fake = (struct fake_channel *)channel;
+    CHECK(peer < FAKE_PEERS && bytes == 1 && address[0] == peer);
+    fake->connects[peer]++;
+    if (fake->connect_status == STATUS_OK) fake->lost[peer] = false;
+    return fake->connect_status;
+}
+
 static size_t fake_channel_poll(struct channel *channel, struct channel_event *events,
                                 size_t capacity) {
     struct fake_channel *fake = (struct fake_channel *)channel;
@@ -60,6 +72,7 @@ static void fake_channel_close(struct channel *channel) {
 
 static const struct channel_ops fake_channel_ops = {.name = "fake",
                                                     .lossy = true,
+                                                    .connect = fake_channel_connect,
                                                     .send = fake_channel_send,
                                                     .poll = fake_channel_poll,
                                                     .release = fake_channel_release,
@@ -70,6 +83,11 @@ void fake_channel_open(struct fake_channel *fake) {
     fake->channel.ops = &fake_channel_ops;
     fake->room = UINT32_MAX;
     fake->sends = memory_zeroed(FAKE_SENDS, sizeof *fake->sends);
+}
+
+void fake_channel_lose(struct fake_channel *fake, uint32_t peer) {
+    fake->lost[peer] = true;
+    fake_channel_event(fake, &(struct channel_event){.kind = CHANNEL_PEER_LOST, .peer = peer});
 }
 
 uint32_t fake_channel_taken(const struct fake_channel *fake) {

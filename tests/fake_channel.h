@@ -2,7 +2,8 @@
  * sent.
  *
  * It watches its owner, too: a slot is released once and only while it is taken, and a payload does
- * not change between send() and the CHANNEL_SENT that the test injects. Peers need no connecting.
+ * not change between send() and the CHANNEL_SENT that the test injects. Peers need no connecting,
+ * but those that are lost are there again when they are connected.
  */
 #ifndef RUBATO_TESTS_FAKE_CHANNEL_H
 #define RUBATO_TESTS_FAKE_CHANNEL_H
@@ -35,6 +36,8 @@ struct fake_channel {
     uint32_t send_count;
     uint32_t room; /* sends that are taken before AGAIN */
     bool lost[FAKE_PEERS];
+    uint32_t connects[FAKE_PEERS];
+    enum status connect_status; /* of those to come */
     bool closed;
 };
 
@@ -46,6 +49,12 @@ uint32_t fake_channel_taken(const struct fake_channel *fake);
 
 /* The next poll's next event. */
 void fake_channel_event(struct fake_channel *fake, const struct channel_event *event);
+
+/* The peer is lost from now on, as the next poll's next event says. */
+void fake_channel_lose(struct fake_channel *fake, uint32_t peer);
+
+/* The peers' addresses, as connect() expects them. */
+extern const struct channel_address fake_channel_addresses[FAKE_PEERS];
 
 /* A message comes in as it is: header [FRAME_BYTES], payload [bytes]. */
 void fake_channel_receive_raw(struct fake_channel *fake, const uint8_t *header, const void *payload,

@@ -47,6 +47,7 @@ void rig_open(struct rig *rig, uint64_t shards, uint64_t id) {
                                         .job_id = RIG_JOB,
                                         .epoch = RIG_EPOCH,
                                         .channel = &rig->fake.channel,
+                                        .addresses = fake_channel_addresses,
                                         .sessions = sessions};
     CHECK_INT(shard_init(&rig->shard, &config), STATUS_OK);
     memset(sessions, 0, sizeof sessions); /* the shard has a copy */
@@ -60,7 +61,7 @@ void rig_close(struct rig *rig) {
 }
 
 void rig_poll(struct rig *rig) {
-    while (shard_poll(&rig->shard)) {
+    while (shard_poll(&rig->shard, rig->now_ns)) {
     }
 }
 

@@ -26,6 +26,7 @@ struct rig {
     struct shard shard;
     double weight; /* of the pushes to come; 1 at first */
     uint32_t seen; /* sends that the test has looked at */
+    int64_t now_ns;
 };
 
 /* What the weights must be. */

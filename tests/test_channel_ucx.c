@@ -50,7 +50,8 @@ static void test_close_without_an_end(void) {
 }
 
 /* More than the window of bytes that UCX is given for a peer: what is queued behind leaves in turn,
- * also to one whose window is empty meanwhile; and ends with the peer when that is connected anew. */
+ * also to one whose window is empty meanwhile; and ends with the peer when that is connected anew.
+ * */
 static void test_window(void) {
     enum { MANY = 12, BYTES = 4 << 20 };
     static uint8_t payloads[2][BYTES];
@@ -480,8 +481,8 @@ static void test_rails_close_in_flight(void) {
     other->ops->close(other);
 }
 
-/* What a user may have exported must not matter: each of these alone ends, stops or slows a process
- * that lets UCX read it. The last two are not to be taken away. */
+/* What a user may have exported must not matter: the first ones end, stop or slow a process that
+ * lets UCX read them, each by itself; the last two are not to be taken away. */
 static void export_variables(void) {
     static const char *const variables[][2] = {
         {"UCX_TLS", "nonsense"},

@@ -204,14 +204,106 @@ static void test_channel_full_at_start(void) {
     rig_close(&rig);
 }
 
+/* A shard's connection breaks with a push that had left, one that is in flight, and a commit, and
+ * is made again: all three go again, as they were, behind a greeting; each once, the one in flight
+ * when that is over, and nothing to the other shard. */
+static void test_lost_and_back(void) {
+    static struct rig rig;
+    rig_open(&rig, RANK, "none");
+    rig_start(&rig);
+    rig_push_all(&rig, 1);
+    exchange_commit(&rig.exchange, 1);
+    rig_poll(&rig);
+    uint32_t first = rig.seen;
+    double scalar = rig.fake.sends[rig.fake.send_count - 1].frame.scalar;
+    rig.seen = rig.fake.send_count;
+    for (uint32_t i = first; i < rig.fake.send_count; i++) {
+        if (rig.fake.sends[i].frame.block != 2) {
+            fake_channel_finish(&rig.fake, i, STATUS_OK);
+        }
+    }
+    fake_channel_lose(&rig.fake, 0);
+    rig_poll(&rig);
+    rig.now_ns += CLOCK_S / 5;
+    rig_poll(&rig);
+    CHECK(rig_next(&rig) == NULL);
+    rig.now_ns += CLOCK_S / 5; /* a lease is 10 s */
+    rig_poll(&rig);
+    CHECK_INT(rig.fake.connects[0], 1);
+    CHECK_INT(rig.fake.connects[1], 0);
+    (void)expect_commit(&rig, 0, 0);
+    const struct fake_send *again = rig_expect(&rig, FRAME_PUSH, 0, 2, 1);
+    const struct fake_send *before = &rig.fake.sends[first];
+    CHECK(memcmp(again->header, before->header, FRAME_BYTES) == 0);
+    CHECK(memcmp(again->copy, before->copy, before->bytes) == 0);
+    CHECK_NEAR(expect_commit(&rig, 0, 1)->frame.scalar, scalar, 0);
+    CHECK(rig_next(&rig) == NULL);
+    fake_channel_finish(&rig.fake, first + 2, STATUS_PEER_LOST);
+    rig_poll(&rig);
+    (void)rig_expect(&rig, FRAME_PUSH, 2, 2, 1);
+    CHECK(rig_next(&rig) == NULL);
+    fake_channel_finish_all(&rig.fake);
+    for (uint64_t block = 0; block < BLOCKS; block++) {
+        rig_answer(&rig, block, 2, 1, 1, 0);
+    }
+    rig_poll(&rig);
+    CHECK(exchange_settled(&rig.exchange));
+    CHECK_INT(rig.exchange.counters.resent, 2);
+    CHECK_INT(exchange_deadline_ns(&rig.exchange), INT64_MAX);
+    rig.now_ns += 100 * CLOCK_S;
+    rig_poll(&rig);
+    CHECK(rig_next(&rig) == NULL);
+    CHECK_INT(redial_failed(&rig.exchange.redial), -1);
+    rig_close(&rig);
+}
+
+/* The same while the first weights leave: they go again ahead of the pull, also when they had
+ * left. */
+static void test_lost_first(void) {
+    static struct rig rig;
+    for (int left = 0; left < 2; left++) {
+        rig_open(&rig, 0, "none");
+        exchange_pull_all(&rig.exchange, true);
+        rig_poll(&rig);
+        CHECK_INT(rig.fake.send_count, BLOCKS); /* the pulls wait for them */
+        rig.seen = rig.fake.send_count;
+        fake_channel_lose(&rig.fake, 0);
+        for (uint32_t i = 0; i < BLOCKS; i++) {
+            CHECK_INT(rig.fake.sends[i].frame.kind, FRAME_INIT);
+            bool broke = rig.fake.sends[i].peer == 0 && !left;
+            fake_channel_finish(&rig.fake, i, broke ? STATUS_PEER_LOST : STATUS_OK);
+        }
+        rig_poll(&rig);
+        (void)rig_expect(&rig, FRAME_PULL, 1, 1, 0);
+        (void)rig_expect(&rig, FRAME_PULL, 3, 1, 0);
+        CHECK(rig_next(&rig) == NULL);
+        rig.now_ns += 2 * CLOCK_S / 5;
+        rig_poll(&rig);
+        CHECK_INT(rig_next(&rig)->frame.kind, FRAME_COMMIT);
+        for (uint64_t block = 0; block < BLOCKS; block += 2) {
+            const struct fake_send *send = rig_next(&rig);
+            CHECK(send != NULL && send->frame.kind == FRAME_INIT && send->frame.block == block);
+        }
+        CHECK(rig_next(&rig) == NULL);
+        fake_channel_finish_all(&rig.fake);
+        rig_poll(&rig);
+        (void)rig_expect(&rig, FRAME_PULL, 0, 1, 0);
+        (void)rig_expect(&rig, FRAME_PULL, 2, 1, 0);
+        CHECK(rig_next(&rig) == NULL);
+        fake_channel_finish_all(&rig.fake);
+        rig_poll(&rig);
+        rig_close(&rig);
+    }
+}
+
 /* What a lost shard should get is swallowed, and tried again after half a lease; the other shard
  * gets its own. What the loss means is not decided here. */
 static void test_lost_shard(void) {
     static struct rig rig;
     rig_open(&rig, RANK, "none");
     rig_start(&rig);
-    rig.fake.lost[0] = true;
-    fake_channel_event(&rig.fake, &(struct channel_event){.kind = CHANNEL_PEER_LOST, .peer = 0});
+    rig.fake.connect_status = STATUS_PEER_LOST;
+    fake_channel_lose(&rig.fake, 0);
     rig_push_all(&rig, 1);
     exchange_commit(&rig.exchange, 1);
     rig_poll(&rig);
@@ -393,6 +485,8 @@ int main(void) {
     TEST_RUN(test_commit_of_overflow);
     TEST_RUN(test_channel_full);
     TEST_RUN(test_channel_full_at_start);
+    TEST_RUN(test_lost_and_back);
+    TEST_RUN(test_lost_first);
     TEST_RUN(test_lost_shard);
     TEST_RUN(test_storm);
     return 0;

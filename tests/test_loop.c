@@ -330,6 +330,44 @@ static void test_cuts_of_data(void) {
     test_cut_data(true);
 }
 
+/* Data connections alone break, for a time: both ends are told, some of what is under way comes,
+ * and until the time is over none can be made; then all is well. */
+static void test_data_breaks(void) {
+    enum { FRAMES = 100 };
+    struct channel_config wide = small;
+    wide.slots = wide.sends_max = FRAMES;
+    struct loop *loop = open_loop(8, &calm);
+    struct channel *ends[2] = {open_channel(loop, 0, &wide), open_channel(loop, 1, &wide)};
+    struct channel_event event;
+    uint8_t address[CHANNEL_ADDRESS_MAX];
+    size_t bytes = 0;
+    for (int i = 0; i < 2; i++) {
+        connect_to(ends[i], 1, ends[1 - i]);
+        for (uint64_t id = 0; id < FRAMES; id++)
+            CHECK_INT(send_id(ends[i], 1, id, 5), STATUS_OK);
+    }
+    loop_cut_data(loop, 1, loop_now_ns(loop) + 6 * MS);
+    CHECK_INT(ends[0]->ops->address(ends[0], address, &bytes), STATUS_OK);
+    CHECK_INT(ends[1]->ops->connect(ends[1], 1, address, bytes), STATUS_PEER_LOST);
+    drain(loop);
+    for (int i = 0; i < 2; i++) {
+        int received = 0, lost = 0;
+        while (next_event(ends[i], &event)) {
+            received += event.kind == CHANNEL_RECEIVED;
+            lost += event.kind == CHANNEL_PEER_LOST;
+        }
+        CHECK_INT(lost, 1);
+        CHECK(received > 0 && received < FRAMES / 2);
+        connect_to(ends[i], 1, ends[1 - i]);
+    }
+    CHECK_INT(send_id(ends[0], 1, 7, 5), STATUS_OK);
+    drain(loop);
+    CHECK(next_event(ends[1], &event) && id_of(&event) == 7);
+    ends[0]->ops->close(ends[0]);
+    ends[1]->ops->close(ends[1]);
+    loop_close(loop);
+}
+
 static void test_closed_channel_is_lost(void) {
     struct loop *loop = open_loop(7, &calm);
     struct channel *a = open_channel(loop, 0, &small), *b = open_channel(loop, 1, &small);
@@ -546,6 +584,7 @@ int main(void) {
     TEST_RUN(test_frames_overtake);
     TEST_RUN(test_again_slots_and_refusal);
     TEST_RUN(test_cuts_of_data);
+    TEST_RUN(test_data_breaks);
     TEST_RUN(test_closed_channel_is_lost);
     TEST_RUN(test_packets_stay_in_order);
     TEST_RUN(test_close_delivers_first);

@@ -34,7 +34,7 @@ static const struct shard_block *block(void) {
 }
 
 static void poll_all(void) {
-    while (shard_poll(&shard)) {
+    while (shard_poll(&shard, 0)) {
     }
 }
 

@@ -378,7 +378,7 @@ static void test_channel_full(void) {
     }
     rig_poll(&rig);
     CHECK(rig_next(&rig) == NULL);
-    CHECK(!shard_poll(&rig.shard)); /* it can do nothing, and says so */
+    CHECK(!shard_poll(&rig.shard, 0)); /* it can do nothing, and says so */
     for (int i = 0; i < 3 * RIG_BLOCKS; i++) {
         rig.fake.room = 1;
         rig_poll(&rig);
@@ -417,7 +417,7 @@ static void test_buffers_full(void) {
     }
     /* The other blocks' buffers hold current versions. */
     CHECK_INT(seq - 1, rig.shard.buffer_count - (RIG_BLOCKS - 1));
-    CHECK(!shard_poll(&rig.shard));
+    CHECK(!shard_poll(&rig.shard, 0));
     rig_pull(&rig, 1, 0, 2); /* of the same new version: waits, too */
     rig_poll(&rig);
     CHECK(rig_next(&rig) == NULL);
@@ -466,6 +466,56 @@ static void test_shared_buffer(void) {
     rig_close(&rig);
 }
 
+/* A worker's connection breaks and is made again: behind a greeting it gets all last answers again,
+ * but for the block that it has pushed since; the others get nothing. When it has gone, or was out
+ * of reach for a lease, it is not connected again. */
+static void test_lost_and_back(void) {
+    static struct rig rig;
+    struct twin twin;
+    const float grad[RIG_VALUES] = {1, 2, 3, 4};
+    rig_prepare(&rig, "async", 3);
+    rig_open(&rig, 1, 0);
+    rig_start(&rig, &twin);
+    const int64_t lease_ns = job_lease_ns(&rig.job);
+    rig_push(&rig, 1, 2, 1, 0, grad); /* held until the commit */
+    rig_poll(&rig);
+    fake_channel_lose(&rig.fake, 1);
+    rig_poll(&rig);
+    CHECK_INT(shard_deadline_ns(&rig.shard), lease_ns / 32);
+    rig.now_ns = lease_ns / 32;
+    rig_poll(&rig);
+    CHECK_INT(rig.fake.connects[1], 1);
+    const struct fake_send *greeting = rig_next(&rig);
+    CHECK(greeting != NULL && greeting->peer == 1 && greeting->bytes == 0);
+    CHECK_INT(greeting->frame.ticket, 0);
+    (void)rig_expect(&rig, 1, 3, 1, 0, 0);
+    (void)rig_expect(&rig, 1, 0, 1, 0, 0);
+    (void)rig_expect(&rig, 1, 1, 1, 0, 0);
+    CHECK(rig_next(&rig) == NULL);
+    fake_channel_finish_all(&rig.fake);
+    rig_poll(&rig);
+    CHECK_INT(shard_deadline_ns(&rig.shard), INT64_MAX);
+    rig.fake.connect_status = STATUS_PEER_LOST;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        fake_channel_lose(&rig.fake, rank);
+    }
+    rig_order(&rig, &(struct shard_order){.kind = SHARD_GONE, .gone = 0});
+    rig_poll(&rig);
+    rig.now_ns += lease_ns - 1;
+    rig_poll(&rig);
+    CHECK_INT(rig.fake.connects[1], 2);
+    CHECK_INT(atomic_load(&rig.shard.lost_worker), -1);
+    rig.now_ns += 1;
+    rig_poll(&rig);
+    CHECK_INT(atomic_load(&rig.shard.lost_worker), 1);
+    rig_order(&rig, &(struct shard_order){.kind = SHARD_GONE, .gone = 1});
+    rig_poll(&rig);
+    CHECK_INT(atomic_load(&rig.shard.lost_worker), -1);
+    CHECK_INT(rig.fake.connects[0], 0);
+    CHECK_INT(rig.fake.connects[1], 2);
+    rig_close(&rig);
+}
+
 /* A lost worker's answers are dropped; the others get theirs. */
 static void test_lost_worker(void) {
     static struct rig rig;
@@ -473,8 +523,7 @@ static void test_lost_worker(void) {
     rig_prepare(&rig, "async", 3);
     rig_open(&rig, 1, 0);
     rig_start(&rig, &twin);
-    rig.fake.lost[1] = true;
-    fake_channel_event(&rig.fake, &(struct channel_event){.kind = CHANNEL_PEER_LOST, .peer = 1});
+    fake_channel_lose(&rig.fake, 1);
     for (uint32_t rank = 0; rank < 3; rank++) {
         rig_pull(&rig, rank, 3, 2);
     }
@@ -483,7 +532,7 @@ static void test_lost_worker(void) {
     (void)rig_expect(&rig, 2, 3, 2, 0, 0);
     CHECK(rig_next(&rig) == NULL);
     CHECK_INT(rig.shard.due, 0);
-    CHECK(!shard_poll(&rig.shard));
+    CHECK(!shard_poll(&rig.shard, 0));
     rig_close(&rig);
 }
 
@@ -517,6 +566,7 @@ int main(void) {
     TEST_RUN(test_channel_full);
     TEST_RUN(test_buffers_full);
     TEST_RUN(test_shared_buffer);
+    TEST_RUN(test_lost_and_back);
     TEST_RUN(test_lost_worker);
     TEST_RUN(test_channel_config);
     return 0;

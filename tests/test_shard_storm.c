@@ -79,7 +79,7 @@ static void disturb(struct storm *storm) {
         }
     }
     if (random_below(&storm->random, 2) == 0) {
-        (void)shard_poll(&rig->shard);
+        (void)shard_poll(&rig->shard, 0);
     }
 }
 

@@ -156,7 +156,7 @@ static enum status finish_round(struct apply *apply) {
     struct feed *feed = &apply->feed;
     struct shard_note note;
     for (int polls = 0; polls < POLLS_MAX; polls++) {
-        bool worked = shard_poll(&apply->shard);
+        bool worked = shard_poll(&apply->shard, 0);
         if (feed->answered == feed->blocks * feed->workers) return STATUS_OK;
         if (worked || ring_pop(&apply->shard.notes, &note) != STATUS_OK) continue;
         struct shard_order order = {.kind = SHARD_VERDICT};
@@ -206,7 +206,7 @@ static void give_weights(struct apply *apply) {
     }
     feed->pushes = first;
     feed->workers = 1;
-    while (shard_poll(&apply->shard)) {
+    while (shard_poll(&apply->shard, 0)) {
     }
     feed->pushes = pushes;
     feed->workers = workers;

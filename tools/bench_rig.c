@@ -160,6 +160,7 @@ static int run_part(struct bench_run *run, bench_part_fn *part, uint32_t index) 
 
 static enum status start_crew(struct bench_run *run, bench_part_fn *server, bench_part_fn *worker,
                               struct crew *crew) {
+    channel_ucx_clear_environment(); /* else each process says so */
     (void)fflush(NULL);
     for (uint32_t i = 0; i < 1 + (uint32_t)run->options->workers; i++) {
         pid_t pid = fork();

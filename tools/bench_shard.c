@@ -198,8 +198,9 @@ static void close_guest(struct guest *guest) {
 
 static enum status look(struct guest *guest) {
     bool worked = exchange_poll(&guest->exchange, clock_now_ns());
-    if (guest->exchange.lost_shard >= 0 && !bench_rig_is_over(guest->run)) {
-        log_error("the data channel to shard %lld broke", (long long)guest->exchange.lost_shard);
+    int64_t lost_shard = redial_failed(&guest->exchange.redial);
+    if (lost_shard >= 0 && !bench_rig_is_over(guest->run)) {
+        log_error("the data channel to shard %lld broke", (long long)lost_shard);
         return STATUS_PEER_LOST;
     }
     bench_rig_rest(&guest->idle, guest->channel, worked);

@@ -16,6 +16,8 @@
 #include "proto/job.h"
 #include "tools/launch_group.h"
 #include "tools/subcommand.h"
+#include "transport/channel_ucx.h"
+#include "transport/limits.h"
 #include "worker/content.h"
 
 #include <arpa/inet.h>
@@ -320,6 +322,10 @@ static int launch_checked(struct launch *launch, int argc, char **argv) {
                   (long long)job->workers, (long long)launch->threads, threads_available());
         return EXIT_CODE_USAGE;
     }
+    /* Two pipes a child, and what the process itself has open. */
+    uint64_t children = (uint64_t)(job->servers + job->workers);
+    if (limits_files(2 * children + 64, LOG_ERROR) != STATUS_OK) return EXIT_CODE_IO;
+    channel_ucx_clear_environment(); /* else each process says so */
     open_standard_files();
     signal(SIGPIPE, SIG_IGN); // a reader that went away must not end the job
     int code;

@@ -7,13 +7,13 @@
  * A received message lies in one of the channel's slots, in place, until the owner releases it;
  * when all slots are taken, further messages wait at the sender. Received headers and payloads are
  * unchecked: the owner runs frame_decode() and frame_check_payload(), and knows the sender by the
- * frame's session. Delivery may fail only together with the peer; the simulator (loop) may also
- * lose, repeat and reorder, which the protocol above survives.
+ * frame's session. Delivery may fail only together with the connection; the simulator (loop) may
+ * also lose, repeat and reorder, which the protocol above survives.
  * CHANNEL_SENT may come only when the receiver has released the slot, since it may read the payload
  * where the sender has it (channel_shm.h): while it holds a slot, an owner must not wait for what
  * the sender does after that event.
- * A peer's number may be connected again, after a loss or to another address: what was in flight to
- * the old one ends with PEER_LOST.
+ * A peer's number may be connected again, after a loss (redial.h) or to another address: what was
+ * in flight to the old one ends with PEER_LOST, and may have come; what had left may not have.
  * One thread owns a channel; only it may call.
  */
 #ifndef RUBATO_TRANSPORT_CHANNEL_H
@@ -28,6 +28,13 @@
 #include <stdint.h>
 
 #define CHANNEL_ADDRESS_MAX ((size_t)4096)
+#define CHANNEL_HOST        (-1) /* among the numbers of devices */
+
+/* A peer's, as it came over the control channel. */
+struct channel_address {
+    size_t bytes;
+    uint8_t data[CHANNEL_ADDRESS_MAX];
+};
 
 struct channel; /* each kind embeds it first */
 struct device;  /* kernels/device.h */
@@ -78,7 +85,8 @@ struct channel_ops {
     /* This channel's address -> address [*bytes], capacity CHANNEL_ADDRESS_MAX. */
     enum status (*address)(struct channel *channel, uint8_t *address, size_t *bytes);
 
-    /* Peer `peer` is at `address`. PEER_LOST or INVALID, logged. */
+    /* Peer `peer` is at `address`. PEER_LOST or INVALID, logged. UNSUPPORTED, logged: what it has
+     * lost this channel cannot connect again. */
     enum status (*connect)(struct channel *channel, uint32_t peer, const uint8_t *address,
                            size_t bytes);
 
@@ -89,7 +97,9 @@ struct channel_ops {
 
     /* From now on payloads may lie in memory [bytes] of the config's device of this number, too:
      * one piece a device, which must outlive the channel. 0 bytes: only asks. UNSUPPORTED, as
-     * without this function: from this device the channel cannot send. */
+     * without this function: from this device the channel cannot send. Or CHANNEL_HOST: of the
+     * host's, from where it sends anyway, but better what it was told of; UNSUPPORTED says nothing,
+     * MEMORY, logged, that it may not be used. */
     enum status (*device_memory)(struct channel *channel, int device, const void *memory,
                                  size_t bytes);
 
@@ -120,6 +130,10 @@ struct channel_ops {
 struct channel {
     const struct channel_ops *ops;
 };
+
+/* INVALID: longer than any. */
+enum status channel_address_keep(struct channel_address *address, const uint8_t *data,
+                                 size_t bytes) WARN_UNUSED;
 
 /* Memory for payloads, as ops->memory says; where the channel has none of its own, it is taken into
  * `own`, which the caller frees by arena_free() (harmless on one that was not needed). A few times

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "transport/channel_ucx_parts.h"
+#include "transport/limits.h"
 #include "transport/ucx_setup.h"
 
 #include <stdbool.h>
@@ -102,6 +103,7 @@ static void error_callback(void *user, ucp_ep_h endpoint, ucs_status_t code) {
     log_debug("ucx: peer %u lost: %s", (unsigned)(peer - peer->ucx->peers),
               ucs_status_string(code));
     peer->lost = true;
+    peer->spent = peer->ucx->verbs;
     peer->ucx->sweep = true;
     if (peer->lost_queued) return;
     peer->lost_queued = true;
@@ -142,10 +144,22 @@ void channel_ucx_disconnect(struct channel *channel, uint32_t peer) {
     ucx->peers[peer].lost = false;
 }
 
+/* Over verbs, UCX 1.13 aborts after 30 s of trying to connect, and an endpoint that tries cannot be
+ * closed: so nobody is dialled who may be dead. */
+bool channel_ucx_can_connect(const struct channel *channel, uint32_t peer) {
+    const struct ucx *ucx = (const struct ucx *)channel;
+    ASSERT_OP(peer, <, ucx->config.peers_max);
+    return !ucx->peers[peer].spent;
+}
+
 static enum status ucx_connect(struct channel *channel, uint32_t number, const uint8_t *address,
                                size_t bytes) {
     struct ucx *ucx = (struct ucx *)channel;
     const ucp_address_t *unwrapped;
+    if (!channel_ucx_can_connect(channel, number)) {
+        log_warn("ucx: the connection to peer %u was by RDMA, and cannot be made again", number);
+        return STATUS_UNSUPPORTED;
+    }
     TRY(ucx_setup_unwrap(number, address, bytes, &unwrapped));
     channel_ucx_disconnect(channel, number);
     struct ucx_peer *peer = &ucx->peers[number];
@@ -185,9 +199,25 @@ static void sent_callback(void *request, ucs_status_t code, void *user) {
     ucp_request_free(request);
 }
 
+/* Of the host's memory, beside what is registered by now. */
+static enum status may_register(const struct ucx *ucx, size_t bytes) {
+    if (!ucx->verbs) return STATUS_OK;
+    return limits_locked(ucx->memory.bytes + bytes + CHANNEL_UCX_LOCKED_BYTES, LOG_ERROR);
+}
+
+static enum status ucx_payload_memory(struct channel *channel, size_t bytes, uint8_t **memory) {
+    struct ucx *ucx = (struct ucx *)channel;
+    TRY(may_register(ucx, bytes));
+    return ucx_memory_take(&ucx->memory, ucx->context, bytes, memory);
+}
+
 static enum status ucx_device_memory(struct channel *channel, int device, const void *memory,
                                      size_t bytes) {
     struct ucx *ucx = (struct ucx *)channel;
+    if (device == CHANNEL_HOST) {
+        TRY(may_register(ucx, bytes));
+        return ucx_memory_map(&ucx->memory, ucx->context, memory, bytes);
+    }
     if (device > 0) return STATUS_UNSUPPORTED; // a context is of one
     return ucx_devices_add(&ucx->devices, ucx->context, memory, bytes);
 }
@@ -197,9 +227,12 @@ static enum status start_send(struct ucx_send *send) {
     struct ucx *ucx = send->ucx;
     struct ucx_peer *peer = &ucx->peers[send->peer];
     const size_t bytes = send->payload_bytes;
+    ucp_mem_h handle = ucx_memory_handle(&ucx->memory, send->payload);
     const ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK |
-                        UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+                        UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE |
+                        (handle ? (uint32_t)UCP_OP_ATTR_FIELD_MEMH : 0),
+        .memh = handle,
         .memory_type = ucx_devices_type(&ucx->devices, send->payload),
         .flags = bytes < RENDEZVOUS_BYTES ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV,
         .cb.send = sent_callback,
@@ -353,6 +386,7 @@ static void ucx_free(struct ucx *ucx) {
         return;
     }
     if (ucx->worker) ucp_worker_destroy(ucx->worker);
+    ucx_memory_free(&ucx->memory, ucx->context);
     if (ucx->context) ucp_cleanup(ucx->context);
     arena_free(&ucx->arena);
     free(ucx);
@@ -383,6 +417,7 @@ static const struct channel_ops ucx_ops = {
     .name = "ucx",
     .address = ucx_address,
     .connect = ucx_connect,
+    .memory = ucx_payload_memory,
     .device_memory = ucx_device_memory,
     .send = ucx_send,
     .poll = ucx_poll,
@@ -460,6 +495,12 @@ static enum status take_memory(struct ucx *ucx) {
     return STATUS_OK;
 }
 
+/* They lie one after the other at the arena's end. */
+static enum status map_slots(struct ucx *ucx) {
+    uint8_t *first = ucx->slots[0].memory, *end = ucx->arena.base + ucx->arena.used;
+    return ucx_memory_map(&ucx->memory, ucx->context, first, (size_t)(end - first));
+}
+
 enum status channel_ucx_open(struct channel **channel, const struct channel_config *config,
                              const char *net_devices, const char *tls) {
     ASSERT(config->peers_max > 0 && config->slots > 0 && config->sends_max > 0);
@@ -477,6 +518,7 @@ enum status channel_ucx_open(struct channel **channel, const struct channel_conf
     enum status status = take_memory(ucx);
     if (status != STATUS_OK) log_error("ucx: no memory for %u slots", config->slots);
     if (status == STATUS_OK) status = ucx_setup_context(net_devices, transports, &ucx->context);
+    if (status == STATUS_OK) status = map_slots(ucx);
     if (status == STATUS_OK) status = open_worker(ucx);
     if (status != STATUS_OK) {
         ucx_free(ucx);

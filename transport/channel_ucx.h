@@ -14,6 +14,7 @@
  * wait for its own sends to complete before it releases slots.
  * Payloads may lie on a single CUDA device where UCX knows them and goes by RDMA (ucx_devices.h):
  * on the calling thread's current one, in all calls.
+ * A peer that was lost can be connected again over TCP, not over RDMA.
  * UCX's error callback only queues an event. UCX has no authentication: its ports are bound to the
  * chosen interface and belong on a trusted network.
  */
@@ -21,6 +22,10 @@
 #define RUBATO_TRANSPORT_CHANNEL_UCX_H
 
 #include "transport/channel.h"
+
+/* What UCX itself locks for a channel over RDMA, beside its slots and what is sent from: some 4096
+ * receives of 8 KiB, and as much for the rest. */
+#define CHANNEL_UCX_LOCKED_BYTES ((uint64_t)64 << 20)
 
 /* net_devices: UCX's names, comma-separated: an interface ("lo", "eth0") is driven by TCP, a name
  * with a port ("mlx5_0:1") by verbs; "" means all interfaces. tls: UCX's names of transports;
@@ -36,6 +41,9 @@ void channel_ucx_disconnect(struct channel *channel, uint32_t peer);
  * took. While the process has one thread: for who starts processes; channel_ucx_setup() does it,
  * too. */
 void channel_ucx_clear_environment(void);
+
+/* Can the peer be connected? Not over RDMA once it was lost. */
+bool channel_ucx_can_connect(const struct channel *channel, uint32_t peer);
 
 /* Once a process, before its threads start and before the first open: UCX's signal handlers off,
  * its log silent, its environment cleared. */

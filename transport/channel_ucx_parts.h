@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "transport/channel_ucx.h"
 #include "transport/ucx_devices.h"
+#include "transport/ucx_memory.h"
 
 #define CHANNEL_UCX_WAITING_MAX 16384
 #define CHANNEL_UCX_NO_SEND     UINT32_MAX
@@ -20,6 +21,7 @@ struct ucx_peer {
     bool connected;    /* a send has ended well */
     bool lost;         /* no send until it is connected again */
     bool lost_queued;  /* its PEER_LOST event waits in the queue */
+    bool spent;        /* lost over RDMA, by which it is not connected again */
     size_t under_way;  /* bytes of payloads that UCX has */
     /* A list of sends that are beyond the window; CHANNEL_UCX_NO_SEND: there are none. */
     uint32_t queue_first, queue_last;
@@ -69,6 +71,7 @@ struct ucx {
     uint32_t under_way; /* requests of ours whose callback has not come */
 
     struct ucx_devices devices;
+    struct ucx_memory memory; /* the slots are its first piece */
 
     struct ucx_peer *peers;
     struct ucx_send *sends;

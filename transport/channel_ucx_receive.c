@@ -68,10 +68,13 @@ static void received_callback(void *request, ucs_status_t code, size_t bytes, vo
 static void fetch(struct ucx_slot *slot, void *descriptor) {
     struct ucx *ucx = slot->ucx;
     const ucp_request_param_t param = {
-        .op_attr_mask =
-            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                        UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_MEMH |
+                        UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
         .cb.recv_am = received_callback,
         .user_data = slot,
+        .memory_type = UCS_MEMORY_TYPE_HOST,
+        .memh = ucx_memory_handle(&ucx->memory, slot->memory),
     };
     slot->payload = slot->memory;
     ucs_status_ptr_t request =

@@ -122,8 +122,16 @@ static enum status either_connect(struct channel *channel, uint32_t peer, const 
 }
 
 static enum status either_memory(struct channel *channel, size_t bytes, uint8_t **memory) {
-    struct channel *shm = ((struct either *)channel)->channels[SHM];
-    return shm ? shm->ops->memory(shm, bytes, memory) : STATUS_UNSUPPORTED;
+    const struct either *either = (const struct either *)channel;
+    struct channel *shm = either->channels[SHM], *network = either->channels[NETWORK];
+    if (!shm) {
+        if (!network->ops->memory) return STATUS_UNSUPPORTED;
+        return network->ops->memory(network, bytes, memory);
+    }
+    TRY(shm->ops->memory(shm, bytes, memory));
+    if (!network || !network->ops->device_memory) return STATUS_OK;
+    enum status status = network->ops->device_memory(network, CHANNEL_HOST, *memory, bytes);
+    return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
 }
 
 /* Whom shared memory reaches reads payloads where the host has them. */
@@ -215,7 +223,8 @@ static void either_stats(const struct channel *channel, struct channel_stats *st
 
 static void either_close(struct channel *channel) {
     struct either *either = (struct either *)channel;
-    for (int kind = 0; kind < KINDS; kind++) {
+    /* The network sends from shared memory's memory. */
+    for (int kind = KINDS - 1; kind >= 0; kind--) {
         struct channel *inner = either->channels[kind];
         if (inner) inner->ops->close(inner);
     }

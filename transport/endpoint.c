@@ -16,10 +16,6 @@
 #define CHANNEL_FILES 16
 #define PROCESS_FILES 64
 
-/* Buffers that UCX itself locks for a channel over RDMA: some 4096 receives of 8 KiB, and as much
- * for the rest. */
-#define CHANNEL_LOCKED_BYTES ((uint64_t)64 << 20)
-
 enum status endpoint_init(struct endpoint *endpoint, const struct job *job) {
     bool listens = job->listen[0] != '\0';
     bool joins = job->join[0] != '\0';
@@ -174,9 +170,11 @@ static enum status check_limits(const struct endpoint *endpoint,
     if (!channel_ucx_is_verbs(endpoint->tls)) {
         return STATUS_OK;
     }
-    /* What is sent lies in as much memory again as what is received. */
+    /* What is sent lies in about as much memory again as what is received; where a channel is asked
+     * for more, it looks again. */
     uint64_t buffers = 2 * (uint64_t)config->slots * config->slot_bytes;
-    return limits_locked(endpoint->channels * (buffers + contexts * CHANNEL_LOCKED_BYTES), level);
+    uint64_t locked_bytes = buffers + contexts * CHANNEL_UCX_LOCKED_BYTES;
+    return limits_locked(endpoint->channels * locked_bytes, level);
 }
 
 static enum status open_ucx(const struct endpoint *endpoint, const struct channel_config *config,

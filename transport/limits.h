@@ -1,9 +1,9 @@
 /* limits.h - what the system lets this process have: open files and locked memory.
  *
- * Asked before a coordinator listens and before a data channel opens, so that a job ends at once and
- * says what to change, not in its middle with a connection that fails. A soft limit that is too low is raised as far as its hard
- * limit allows. What is refused is logged with how to allow it, at the level that the caller gives:
- * as an error, or a warning where it goes on with less.
+ * Asked before a coordinator listens and before a data channel opens, so that a job ends at once
+ * and says what to change, not in its middle with a connection that fails. A soft limit that is too
+ * low is raised as far as its hard limit allows. What is refused is logged with how to allow it, at
+ * the level that the caller gives: as an error, or a warning where it goes on with less.
  */
 #ifndef RUBATO_TRANSPORT_LIMITS_H
 #define RUBATO_TRANSPORT_LIMITS_H

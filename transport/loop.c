@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define ADDRESS_BYTES sizeof(uint64_t)
+#define NO_CHANNEL    UINT64_MAX
 
 /* A channel's view of one peer. Each connect() makes a new link. */
 struct loop_peer {
@@ -20,6 +21,7 @@ struct loop_peer {
 
 struct loop_channel {
     struct channel base;
+    struct channel_ops ops; /* the simulator's, with the lossiness of the faults */
     struct loop *loop;
     uint64_t id;
     uint32_t node;
@@ -140,11 +142,15 @@ static void note_order(struct loop *loop, const struct delivery *delivery) {
     }
 }
 
+static bool carries_data(const struct loop *loop, uint32_t node) {
+    return loop->nodes[node] == LOOP_UP && loop->now_ns >= loop->data_ns[node];
+}
+
 static void deliver_frame(struct loop *loop, const struct delivery *delivery) {
     struct loop_message *message = delivery->message;
     struct loop_channel *channel = find_channel(loop, delivery->to);
-    if (!channel || loop->nodes[channel->node] != LOOP_UP ||
-        loop->nodes[delivery->from_node] != LOOP_UP) {
+    if (!channel || !carries_data(loop, channel->node) ||
+        !carries_data(loop, delivery->from_node)) {
         loop->counts.dropped++;
         /* The analyzer loses count of the references; the sanitizers watch this in every test. */
         drop_reference(message); // NOLINT(clang-analyzer-unix.Malloc)
@@ -238,7 +244,11 @@ static enum status loop_connect(struct channel *base, uint32_t number, const uin
     memcpy(&id, address, sizeof id);
     if (id >= channel->loop->channel_count) return STATUS_INVALID;
     const struct loop_channel *other = channel->loop->channels[id];
-    if (!other || channel->loop->nodes[other->node] == LOOP_DEAD) return STATUS_PEER_LOST;
+    if (!other || channel->loop->nodes[other->node] == LOOP_DEAD ||
+        channel->loop->now_ns < channel->loop->data_ns[other->node] ||
+        channel->loop->now_ns < channel->loop->data_ns[channel->node]) {
+        return STATUS_PEER_LOST;
+    }
     channel->peers[number] =
         (struct loop_peer){.connected = true, .channel = id, .link = ++channel->loop->serial};
     return STATUS_OK;
@@ -370,7 +380,6 @@ static void loop_channel_close(struct channel *base) {
 
 static const struct channel_ops loop_channel_ops = {
     .name = "loop",
-    .lossy = true,
     .address = loop_address,
     .connect = loop_connect,
     .send = loop_send,
@@ -386,7 +395,9 @@ enum status loop_channel(struct loop *loop, uint32_t node, const struct channel_
                          struct channel **channel) {
     ASSERT_OP(node, <, LOOP_NODES);
     struct loop_channel *made = memory_zeroed(1, sizeof *made);
-    made->base.ops = &loop_channel_ops;
+    made->ops = loop_channel_ops;
+    made->ops.lossy = !loop->faults.reliable;
+    made->base.ops = &made->ops;
     made->loop = loop;
     made->node = node;
     made->config = *config;
@@ -458,10 +469,24 @@ void loop_cut(struct loop *loop, uint32_t node, bool silent) {
     }
 }
 
-void loop_cut_data(struct loop *loop, uint32_t node) {
+/* Half of the frames that are under way from or to a channel do not come. */
+static void lose_frames(struct loop *loop, uint64_t id) {
+    for (size_t i = 0; i < loop->heap_count; i++) {
+        struct delivery *delivery = &loop->heap[i];
+        if (delivery->kind != DELIVER_FRAME || (delivery->from != id && delivery->to != id)) {
+            continue;
+        }
+        if (random_below(&loop->random, 2) == 0) delivery->to = NO_CHANNEL;
+    }
+}
+
+void loop_cut_data(struct loop *loop, uint32_t node, int64_t until_ns) {
+    ASSERT_OP(node, <, LOOP_NODES);
+    loop->data_ns[node] = until_ns;
     for (size_t id = 0; id < loop->channel_count; id++) {
         struct loop_channel *channel = loop->channels[id];
         if (!channel || channel->node != node) continue;
+        lose_frames(loop, id);
         tell_lost(loop, channel);
         for (size_t other = 0; other < loop->channel_count; other++) {
             if (other != id && loop->channels[other]) deliver_lost(channel, other);

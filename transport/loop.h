@@ -24,6 +24,7 @@ struct loop_faults {
     int64_t delay_min_ns, delay_max_ns; /* of each message, uniform; overtaking follows from it */
     double duplicate;                   /* odds that a data frame comes twice */
     double drop;                        /* odds that it does not come */
+    bool reliable;                      /* channels do not say that they may lose frames */
 };
 
 struct loop_counts {
@@ -55,8 +56,10 @@ void loop_advance(struct loop *loop, int64_t now_ns);
  * there is no way back. */
 void loop_cut(struct loop *loop, uint32_t node, bool silent);
 
-/* Data connections of the node break, both ways, as CHANNEL_PEER_LOST tells; control goes on. */
-void loop_cut_data(struct loop *loop, uint32_t node);
+/* Data connections of the node break, both ways, as CHANNEL_PEER_LOST tells, and none can be made
+ * before until_ns (INT64_MAX: ever); control goes on. What was under way comes or not, by chance,
+ * whether its sender was told that it left or not. */
+void loop_cut_data(struct loop *loop, uint32_t node, int64_t until_ns);
 
 void loop_count(const struct loop *loop, struct loop_counts *counts);
 

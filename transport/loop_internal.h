@@ -72,7 +72,8 @@ struct loop {
     size_t channel_count;
     struct loop_control **controls;
     size_t control_count;
-    uint8_t nodes[LOOP_NODES]; /* enum loop_node_state */
+    uint8_t nodes[LOOP_NODES];   /* enum loop_node_state */
+    int64_t data_ns[LOOP_NODES]; /* before then it has no data connections */
 };
 
 /* A uniform delay of the faults. */

@@ -60,6 +60,8 @@ static enum status rails_connect(struct channel *channel, uint32_t peer, const u
     struct rails *rails = (struct rails *)channel;
     ASSERT_OP(peer, <, rails->peers_max);
     struct rails_peer *to = &rails->peers[peer];
+    for (int i = FIRST + 1; i < rails->count; i++)
+        if (!channel_ucx_can_connect(rails->ways[i].channel, peer)) return STATUS_UNSUPPORTED;
     if (to->untold) rails->untold--;
     to->untold = to->missed = false;
     to->lost = true;
@@ -98,6 +100,12 @@ static void lose(const struct rails *rails, int number, uint32_t peer) {
     to->lost = true;
     to->lost_by = number;
     name_rail(rails, peer);
+}
+
+/* The first way sends what lies on no device. */
+static enum status rails_memory(struct channel *channel, size_t bytes, uint8_t **memory) {
+    struct channel *first = ((struct rails *)channel)->ways[FIRST].channel;
+    return first->ops->memory(first, bytes, memory);
 }
 
 static enum status rails_device_memory(struct channel *channel, int device, const void *memory,
@@ -244,6 +252,7 @@ static const struct channel_ops rails_ops = {
     .name = "rails",
     .address = rails_address,
     .connect = rails_connect,
+    .memory = rails_memory,
     .device_memory = rails_device_memory,
     .send = rails_send,
     .poll = rails_poll,

@@ -164,6 +164,25 @@ static void await_links(const char *net_devices) {
         (void)nanosleep(&pause, NULL);
 }
 
+/* The configuration is released. */
+static enum status init_context(ucp_config_t *config, const char *net_devices, const char *tls,
+                                ucp_context_h *context) {
+    const ucp_params_t params = {
+        .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
+        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+        .mt_workers_shared = 0,
+    };
+    ucs_status_t code = ucp_init(&params, config, context);
+    ucp_config_release(config);
+    if (code != UCS_OK) {
+        *context = NULL;
+        log_error("ucx: cannot use net devices \"%s\" by %s: %s", net_devices, tls,
+                  ucs_status_string(code));
+        return code == UCS_ERR_NO_MEMORY ? STATUS_MEMORY : STATUS_DEVICE;
+    }
+    return STATUS_OK;
+}
+
 enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_context_h *context) {
     ucp_config_t *config = NULL;
     ucs_status_t code = ucp_config_read(NULL, NULL, &config);
@@ -172,6 +191,10 @@ enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_cont
         return STATUS_DEVICE;
     }
     await_links(net_devices);
+    char half_of_memory[32];
+    (void)snprintf(half_of_memory, sizeof half_of_memory, "%llu",
+                   (unsigned long long)sysconf(_SC_PHYS_PAGES) / 2 *
+                       (unsigned long long)sysconf(_SC_PAGESIZE));
     /* Over UCX's defaults and its own files (ucx.conf). Shared memory is left out: it does not work
      * with the peer error mode. Over TCP, UCX 1.13 must not send from the owner's memory: a send
      * that the socket took in part, and that then fails since the peer died, is completed twice
@@ -210,6 +233,12 @@ enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_cont
          * and drops all others in silence: rc, which is wired up over ud, would never connect. */
         {"UD_ETH_DGID_CHECK", "n"},
         {"UD_VERBS_ETH_DGID_CHECK", "n"},
+        /* What UCX has registered by itself and nobody uses now (ucx_memory.h): a bound, far from
+         * what a job needs, since what goes beyond it is registered anew for each message. */
+        {"RCACHE_MAX_REGIONS", "16384"},
+        {"IB_RCACHE_MAX_REGIONS", "16384"},
+        {"RCACHE_MAX_SIZE", half_of_memory},
+        {"IB_RCACHE_MAX_SIZE", half_of_memory},
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         code = ucp_config_modify(config, settings[i][0], settings[i][1]);
@@ -217,20 +246,7 @@ enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_cont
         log_warn("ucx: %s=%s is not taken: %s", settings[i][0], settings[i][1],
                  ucs_status_string(code));
     }
-    const ucp_params_t params = {
-        .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
-        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
-        .mt_workers_shared = 0,
-    };
-    code = ucp_init(&params, config, context);
-    ucp_config_release(config);
-    if (code != UCS_OK) {
-        *context = NULL;
-        log_error("ucx: cannot use net devices \"%s\" by %s: %s", net_devices, tls,
-                  ucs_status_string(code));
-        return code == UCS_ERR_NO_MEMORY ? STATUS_MEMORY : STATUS_DEVICE;
-    }
-    return STATUS_OK;
+    return init_context(config, net_devices, tls, context);
 }
 
 /* Where its modules lie, and what its hooks of the allocator have taken before main() anyway: they
@@ -266,7 +282,8 @@ void channel_ucx_clear_environment(void) {
         names[used] = 0;
     }
     if (used == 0) return;
-    log_warn("ignored, though exported: %s; choose UCX's network by --net-devices and --tls", names);
+    log_warn("ignored, though exported: %s; choose UCX's network by --net-devices and --tls",
+             names);
 }
 
 void channel_ucx_setup(void) {

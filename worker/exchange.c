@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "compression/decoder.h"
 #include "compression/delta.h"
+#include "worker/exchange_parts.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -16,11 +17,6 @@ enum { EVENTS_A_POLL = 64 };
 /* Until what a device encodes is taken to hang; and on channels that lose nothing, until what is
  * not answered is sent again. */
 enum { LONG_LEASES = 12 };
-
-/* What a send's cookie says: a commit, or a block's id, with a mark when the payload is the block's
- * weights themselves. */
-#define COOKIE_COMMIT  UINT64_MAX
-#define COOKIE_WEIGHTS (UINT64_C(1) << 63)
 
 void exchange_channel_config(const struct plan *plan, struct channel_config *config) {
     uint64_t blocks = plan->block_count;
@@ -46,8 +42,8 @@ static void place_wires(struct exchange *exchange, size_t bytes) {
 enum status exchange_init(struct exchange *exchange, const struct exchange_config *config) {
     const struct plan *plan = config->plan;
     uint8_t codec;
-    *exchange = (struct exchange){
-        .config = *config, .follows = delta_find(config->job->pull, &codec), .lost_shard = -1};
+    *exchange =
+        (struct exchange){.config = *config, .follows = delta_find(config->job->pull, &codec)};
     exchange->steps = job_workers_step(config->job);
     exchange->raw =
         (struct raw_weights){.plan = plan, .values = config->weights, .codecs = config->codecs};
@@ -58,6 +54,11 @@ enum status exchange_init(struct exchange *exchange, const struct exchange_confi
      * only load the link. The rare repetition is for a frame that was found damaged. */
     int64_t lease_ns = job_lease_ns(config->job);
     exchange->resend_ns = config->channel->ops->lossy ? lease_ns / 2 : LONG_LEASES * lease_ns;
+    redial_init(&exchange->redial, &(struct redial_config){.channel = config->channel,
+                                                           .addresses = config->addresses,
+                                                           .count = (uint32_t)plan->shard_count,
+                                                           .kind = "shard",
+                                                           .lease_ns = lease_ns});
     size_t bytes = arena_need((size_t)plan->block_count * sizeof(struct exchange_block)) +
                    2 * arena_need((size_t)plan->shard_count * sizeof(bool));
     size_t wire_bytes = 0;
@@ -104,14 +105,10 @@ void exchange_free(struct exchange *exchange) {
     exchange_device_free(&exchange->encoding);
     push_codec_close(exchange->push);
     stepper_free(&exchange->stepper);
+    redial_free(&exchange->redial);
     arena_free(&exchange->arena);
     arena_free(&exchange->wires);
     *exchange = (struct exchange){0};
-}
-
-static void make_unsent(struct exchange *exchange, struct exchange_block *block) {
-    block->unsent = true;
-    exchange->unsent++;
 }
 
 static void open_request(struct exchange *exchange, struct exchange_block *block,
@@ -122,7 +119,7 @@ static void open_request(struct exchange *exchange, struct exchange_block *block
     block->open = true;
     block->exact = false;
     exchange->open++;
-    if (!block->encoding) make_unsent(exchange, block);
+    if (!block->encoding) exchange_make_unsent(exchange, block);
 }
 
 void exchange_pull_all(struct exchange *exchange, bool first) {
@@ -234,15 +231,6 @@ enum status exchange_push_device(struct exchange *exchange, const struct exchang
     return STATUS_OK;
 }
 
-static void make_commits_due(struct exchange *exchange) {
-    uint64_t shard_count = exchange->config.plan->shard_count;
-    exchange->commits_unsent = 0;
-    for (uint64_t shard = 0; shard < shard_count; shard++) {
-        exchange->commit_due[shard] = exchange->commit_shards[shard];
-        exchange->commits_unsent += exchange->commit_due[shard] ? 1 : 0;
-    }
-}
-
 /* All payloads of the report are there. */
 static void sum_commit(struct exchange *exchange) {
     const struct plan *plan = exchange->config.plan;
@@ -257,7 +245,7 @@ static void sum_commit(struct exchange *exchange) {
     }
     exchange->nonfinite_in_row =
         isfinite(exchange->commit_sum) ? 0 : exchange->nonfinite_in_row + 1;
-    make_commits_due(exchange);
+    exchange_make_commits_due(exchange);
 }
 
 void exchange_commit(struct exchange *exchange, uint64_t seq) {
@@ -288,7 +276,7 @@ static bool take_encoded(struct exchange *exchange, int64_t now_ns) {
             int64_t start_ns = clock_now_ns();
             exchange->blocks[id].encoding = false;
             take_payload(exchange, id, &result);
-            make_unsent(exchange, &exchange->blocks[id]);
+            exchange_make_unsent(exchange, &exchange->blocks[id]);
             exchange->counters.codec_ns += clock_now_ns() - start_ns;
             took = true;
         }
@@ -297,137 +285,6 @@ static bool take_encoded(struct exchange *exchange, int64_t now_ns) {
         sum_commit(exchange);
     }
     return took;
-}
-
-static enum status send_frame(struct exchange *exchange, struct frame *frame, uint64_t shard,
-                              const uint8_t *payload, uint64_t cookie) {
-    struct channel *channel = exchange->config.channel;
-    uint8_t header[FRAME_BYTES];
-    frame->job = exchange->config.job_id;
-    frame->epoch = exchange->config.epoch;
-    frame->session = exchange->config.session;
-    frame->rank = (uint16_t)exchange->config.rank;
-    frame_encode(frame, header);
-    return channel->ops->send(channel, (uint32_t)shard, header, payload, frame->payload_bytes,
-                              cookie);
-}
-
-/* Worker 0: the block's first weights, straight from the vector; also those of a block that has had
- * an answer, and stays at its first version. */
-static enum status send_first(struct exchange *exchange, uint64_t id) {
-    const struct plan_block *planned = &exchange->config.plan->blocks[id];
-    const uint8_t *payload = (const uint8_t *)(exchange->config.weights + planned->offset);
-    raw_weights_decode(&exchange->raw, id);
-    struct frame frame = {.kind = FRAME_INIT,
-                          .codec = CODEC_F32,
-                          .block = id,
-                          .value_count = (uint32_t)planned->count,
-                          .payload_bytes = (uint32_t)(planned->count * sizeof(float))};
-    frame.payload_xxh3 = checksum_xxh3(payload, frame.payload_bytes);
-    return send_frame(exchange, &frame, planned->shard, payload, id | COOKIE_WEIGHTS);
-}
-
-static enum status send_request(struct exchange *exchange, uint64_t id) {
-    const struct plan_block *planned = &exchange->config.plan->blocks[id];
-    struct exchange_block *block = &exchange->blocks[id];
-    struct frame frame = {.kind = block->kind,
-                          .codec = block->codec,
-                          .seq = block->seq,
-                          .block_version = block->version,
-                          .block = id,
-                          .value_count = (uint32_t)planned->count,
-                          .check = block->check,
-                          .exact = block->exact,
-                          .ticket = block->ticket};
-    const uint8_t *payload = NULL;
-    if (block->kind == FRAME_PUSH) {
-        payload = block->wire;
-        frame.payload_bytes = (uint32_t)block->wire_bytes;
-        frame.payload_xxh3 = block->wire_xxh3;
-        frame.scalar = block->weight;
-    } else {
-        frame.payload_xxh3 = checksum_xxh3(NULL, 0);
-    }
-    enum status status = send_frame(exchange, &frame, planned->shard, payload, id);
-    if (status == STATUS_OK && block->kind == FRAME_PUSH) {
-        exchange->counters.pushed_bytes += FRAME_BYTES + frame.payload_bytes;
-    }
-    return status;
-}
-
-/* Hands one block's request to the channel. False: the channel is full. A lost shard swallows it;
- * the control channel decides what the loss means. */
-static bool hand_over(struct exchange *exchange, uint64_t id, int64_t now_ns) {
-    struct exchange_block *block = &exchange->blocks[id];
-    if (block->lent) {
-        /* The pull follows when the first weights have left: its answer overwrites them. */
-        return true;
-    }
-    if (block->first) {
-        enum status status = send_first(exchange, id);
-        block->lent = status == STATUS_OK;
-        block->first = status == STATUS_AGAIN;
-        return status != STATUS_AGAIN;
-    }
-    enum status status = send_request(exchange, id);
-    if (status == STATUS_AGAIN) {
-        return false;
-    }
-    block->sends += status == STATUS_OK ? 1 : 0;
-    block->unsent = false;
-    block->asked_ns = now_ns;
-    exchange->unsent--;
-    return true;
-}
-
-static void send_unsent(struct exchange *exchange, int64_t now_ns) {
-    for (uint64_t id = 0; id < exchange->config.plan->block_count && exchange->unsent > 0; id++) {
-        if (exchange->blocks[id].unsent && !hand_over(exchange, id, now_ns)) {
-            return;
-        }
-    }
-}
-
-static void send_commits(struct exchange *exchange, int64_t now_ns) {
-    for (uint64_t shard = 0;
-         shard < exchange->config.plan->shard_count && exchange->commits_unsent > 0; shard++) {
-        struct frame frame = {.kind = FRAME_COMMIT,
-                              .seq = exchange->commit_seq,
-                              .scalar = exchange->commit_sum,
-                              .payload_xxh3 = checksum_xxh3(NULL, 0)};
-        if (!exchange->commit_due[shard]) {
-            continue;
-        }
-        if (send_frame(exchange, &frame, shard, NULL, COOKIE_COMMIT) == STATUS_AGAIN) {
-            return;
-        }
-        exchange->counters.pushed_bytes += FRAME_BYTES;
-        exchange->commit_due[shard] = false;
-        exchange->commits_unsent--;
-        exchange->commit_ns = now_ns;
-    }
-}
-
-/* Sends again what was not answered for too long: the same bytes. */
-static void resend(struct exchange *exchange, int64_t now_ns) {
-    const struct plan *plan = exchange->config.plan;
-    bool again = false;
-    for (uint64_t id = 0; id < plan->block_count && exchange->open > 0; id++) {
-        struct exchange_block *block = &exchange->blocks[id];
-        if (!block->open || block->encoding || block->unsent || block->lent || block->sends > 0 ||
-            now_ns - block->asked_ns < exchange->resend_ns) {
-            continue;
-        }
-        make_unsent(exchange, block);
-        block->first = block->kind == FRAME_PULL && exchange->config.rank == 0 &&
-                       block->version == 0 && block->seq == 0;
-        exchange->counters.resent++;
-        again = true;
-    }
-    if (again && exchange->commit_seq != 0 && !exchange->commit_waits &&
-        exchange->commits_unsent == 0 && now_ns - exchange->commit_ns >= exchange->resend_ns) {
-        make_commits_due(exchange);
-    }
 }
 
 static void count_answer(struct exchange *exchange, const struct exchange_block *block,
@@ -484,7 +341,7 @@ static bool decode(struct exchange *exchange, const struct frame *frame,
                                          frame->block_version, weights, count, &place);
         block->check = status == STATUS_OK ? place.check : DELTA_NONE;
         if (status != STATUS_OK && !block->unsent) {
-            make_unsent(exchange, block);
+            exchange_make_unsent(exchange, block);
         }
         return status == STATUS_OK;
     }
@@ -546,19 +403,6 @@ static void take_received(struct exchange *exchange, const struct channel_event 
     install(exchange, &frame, event);
 }
 
-static void take_sent(struct exchange *exchange, uint64_t cookie) {
-    if (cookie == COOKIE_COMMIT) {
-        return;
-    }
-    struct exchange_block *block = &exchange->blocks[cookie & ~COOKIE_WEIGHTS];
-    if ((cookie & COOKIE_WEIGHTS) != 0) {
-        block->lent = false;
-    } else {
-        ASSERT_OP(block->sends, >, 0);
-        block->sends--;
-    }
-}
-
 bool exchange_poll(struct exchange *exchange, int64_t now_ns) {
     struct channel *channel = exchange->config.channel;
     struct channel_event events[EVENTS_A_POLL];
@@ -569,20 +413,18 @@ bool exchange_poll(struct exchange *exchange, int64_t now_ns) {
             take_received(exchange, event);
             channel->ops->release(channel, event->slot);
         } else if (event->kind == CHANNEL_SENT) {
-            take_sent(exchange, event->cookie);
+            exchange_sent(exchange, event, now_ns);
         } else if (event->kind == CHANNEL_PEER_LOST) {
-            log_debug("channel to shard %u broke", event->peer);
-            if (exchange->lost_shard < 0) {
-                exchange->lost_shard = event->peer;
-                exchange->lost_ns = now_ns;
-            }
+            redial_lost(&exchange->redial, event->peer, now_ns);
         }
     }
     bool encoded = take_encoded(exchange, now_ns);
-    resend(exchange, now_ns);
-    send_unsent(exchange, now_ns);
-    send_commits(exchange, now_ns);
+    exchange_send(exchange, now_ns);
     return count > 0 || encoded;
+}
+
+int64_t exchange_deadline_ns(const struct exchange *exchange) {
+    return redial_deadline_ns(&exchange->redial);
 }
 
 uint64_t exchange_answered(const struct exchange *exchange, uint64_t id) {

@@ -5,6 +5,8 @@
  * answer repeats, so that a late answer to an older request is known. An encoded push stays in its
  * buffer until it is answered; on a channel that may lose frames, what is not answered within half
  * a lease is sent again, the same bytes; on others after 12 leases, in case it was damaged.
+ * A connection to a shard that broke is made again (transport/redial.h), and then all requests that
+ * the shard has not answered, and its commit, are sent again.
  * With --optimizer worker:NAME the answer is the mean gradient, of which the installed weights are
  * stepped (stepper.h).
  * With --pull delta-* the installed weights are the block's replica (compression/delta.h): a
@@ -25,6 +27,7 @@
 #include "proto/job.h"
 #include "proto/plan.h"
 #include "transport/channel.h"
+#include "transport/redial.h"
 #include "worker/exchange_device.h"
 #include "worker/raw_weights.h"
 #include "worker/stepper.h"
@@ -82,6 +85,8 @@ struct exchange_config {
     const struct job *job;
     const struct plan *plan;
     struct channel *channel; /* open and connected: peer i is shard i; the caller's */
+    /* [plan.shard_count] of the shards, kept by the caller; NULL: what breaks stays broken. */
+    const struct channel_address *addresses;
     uint64_t job_id, epoch, session;
     uint32_t rank;
     float *weights; /* [plan.value_count], installed into: in local modes the anchor */
@@ -112,8 +117,7 @@ struct exchange {
     bool *commit_shards;     /* [shard_count] those with blocks in the report */
     int64_t commit_ns;
     int64_t resend_ns;
-    int64_t lost_shard; /* the first whose channel broke, -1: none; and since when */
-    int64_t lost_ns;
+    struct redial redial;     /* redial_failed(): a shard that is out of reach */
     int64_t nonfinite_in_row; /* commits of gradients that are not finite */
     struct exchange_counters counters;
     struct arena arena;
@@ -165,6 +169,9 @@ void exchange_commit(struct exchange *exchange, uint64_t seq);
 
 /* Does what can be done now; true when something came from the channel or was encoded. */
 bool exchange_poll(struct exchange *exchange, int64_t now_ns);
+
+/* When exchange_poll() has something to do by the clock; INT64_MAX: it has not. */
+int64_t exchange_deadline_ns(const struct exchange *exchange);
 
 /* A device encodes: poll soon, nothing will wake the owner. */
 bool exchange_encodes(const struct exchange *exchange);

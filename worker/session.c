@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The plan's block count is bounded (PLAN_BLOCKS_MAX) but unknown when the ring is made; a trainer
@@ -38,6 +39,7 @@ void session_free(struct session *session) {
     if (session->planned) {
         plan_free(&session->plan);
     }
+    free(session->addresses);
     ring_free(&session->commands);
     ring_free(&session->events);
     member_free(&session->member);
@@ -94,6 +96,8 @@ static enum status take_tensors(struct session *session, const Rubato__Tensors *
     struct plan_options options = job_plan_options(session->job, session->member.shard_count);
     TRY(plan_build(&session->plan, session->tensors, session->tensor_count, &options));
     session->planned = true;
+    session->addresses =
+        memory_zeroed((size_t)session->plan.shard_count, sizeof *session->addresses);
     exchange_channel_config(&session->plan, &config);
     TRY(session->config.open_channel(session->config.context, &config, &session->channel));
     TRY(session->channel->ops->address(session->channel, bytes, &address.len));
@@ -123,9 +127,10 @@ static enum status take_start(struct session *session, const Rubato__Start *star
         return STATUS_CORRUPT;
     }
     for (size_t i = 0; i < start->n_shards; i++) {
-        TRY(session->channel->ops->connect(session->channel, (uint32_t)i,
-                                           start->shards[i]->address.data,
-                                           start->shards[i]->address.len));
+        const ProtobufCBinaryData *address = &start->shards[i]->address;
+        TRY(session->channel->ops->connect(session->channel, (uint32_t)i, address->data,
+                                           address->len));
+        TRY(channel_address_keep(&session->addresses[i], address->data, address->len));
     }
     session->connected = true;
     log_shared(session, start->n_shards);
@@ -233,6 +238,7 @@ static enum status start_exchange(struct session *session, const struct session_
     struct exchange_config config = {.job = session->job,
                                      .plan = &session->plan,
                                      .channel = session->channel,
+                                     .addresses = session->addresses,
                                      .job_id = session->member.job,
                                      .epoch = session->member.epoch,
                                      .session = session->member.session,
@@ -327,18 +333,17 @@ static void end(struct session *session) {
     }
 }
 
-/* What goes wrong without any message: a device that fails, a broken data channel, and a model that
- * has diverged. The coordinator may know better why a shard is gone; it has a lease to say so. */
-static void check_exchange(struct session *session, int64_t now_ns) {
+/* What goes wrong without any message: a device that fails, a data channel that broke and could not
+ * be made again for a lease, though the coordinator says nothing, and a model that has diverged. */
+static void check_exchange(struct session *session) {
     const struct exchange *exchange = &session->exchange;
+    int64_t shard = redial_failed(&exchange->redial);
     char reason[96];
     if (exchange->device_status != STATUS_OK) {
         member_leave(&session->member, "a device of its own failed before a push was encoded",
                      EXIT_CODE_DEVICE);
-    } else if (exchange->lost_shard >= 0 &&
-               now_ns - exchange->lost_ns > job_lease_ns(session->job)) {
-        (void)snprintf(reason, sizeof reason, "its data channel to shard %" PRId64 " broke",
-                       exchange->lost_shard);
+    } else if (shard >= 0) {
+        (void)snprintf(reason, sizeof reason, "its data channel to shard %" PRId64 " broke", shard);
         log_error("%s", reason);
         member_leave(&session->member, reason, EXIT_CODE_UNREACHABLE);
     } else if (exchange->nonfinite_in_row >= JOB_NONFINITE_MAX) {
@@ -351,7 +356,7 @@ static void check_exchange(struct session *session, int64_t now_ns) {
 static bool poll_exchange(struct session *session, int64_t now_ns) {
     uint64_t answers = session->exchange.counters.answers;
     bool worked = exchange_poll(&session->exchange, now_ns);
-    check_exchange(session, now_ns);
+    check_exchange(session);
     if (session->settling && exchange_settled(&session->exchange)) {
         session->settling = false;
         tell_trainer(session, SESSION_SETTLED, 0);
@@ -408,9 +413,12 @@ bool session_ask_to_leave(struct session *session) {
 
 int64_t session_deadline_ns(const struct session *session) {
     int64_t deadline_ns = member_deadline_ns(&session->member);
-    if (!session->exchanging || !exchange_encodes(&session->exchange)) {
+    if (!session->exchanging) {
         return deadline_ns;
     }
-    int64_t look_ns = clock_now_ns() + LOOK_AT_DEVICE_NS;
+    int64_t look_ns = exchange_deadline_ns(&session->exchange);
+    if (exchange_encodes(&session->exchange)) {
+        look_ns = clock_now_ns() + LOOK_AT_DEVICE_NS;
+    }
     return look_ns < deadline_ns ? look_ns : deadline_ns;
 }

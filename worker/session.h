@@ -92,6 +92,7 @@ struct session {
     const struct job *job; /* the member's options' */
     struct plan plan;
     struct channel *channel;
+    struct channel_address *addresses; /* [plan.shard_count] of the shards, from Start */
     struct exchange exchange;
     bool planned, connected, going, exchanging, drained, ended;
     bool settling; /* the trainer waits for SETTLED */

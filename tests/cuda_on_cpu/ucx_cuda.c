@@ -3,8 +3,8 @@
  * way of a copy, and by TCP of the loopback interface whatever transports and devices it is given.
  *
  * A program that touches such a payload itself faults, since the host cannot access the stand-in's
- * device memory. UCX_CUDA_MARKS names a file that gets a line for each payload: its bytes, the CUDA
- * device that it lies on, the one that is current when it is sent, and the net devices of the
+ * device memory. CUDA_ON_CPU_MARKS names a file that gets a line for each payload: its bytes, the
+ * CUDA device that it lies on, the one that is current when it is sent, and the net devices of the
  * context that it is sent by.
  */
 #define _GNU_SOURCE /* mlock2; NOLINT(*-identifier*) */
@@ -79,7 +79,7 @@ static void set_name(const void *object, const char *net_devices) {
 static void mark(const void *memory, size_t bytes, ucp_ep_h ep) {
     struct cudaPointerAttributes attributes;
     int current = -1;
-    const char *path = getenv("UCX_CUDA_MARKS");
+    const char *path = getenv("CUDA_ON_CPU_MARKS");
     FILE *file = path != NULL ? fopen(path, "a") : NULL;
     if (file == NULL) return;
     if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess ||

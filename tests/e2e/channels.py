@@ -3,6 +3,7 @@
 side has only that, with the same weights, bit for bit; that two sides without a kind in common are
 refused; and that a killed worker leaves nothing mapped in the servers that go on.
 """
+import re
 import signal
 
 from cluster import PATIENCE_S, TINY, TINY_JOB, expect, expect_equal, main, wait_until
@@ -68,6 +69,25 @@ def mappings(process):
         return sum("/memfd:rubato" in line for line in file)
 
 
+def exported_variables(cluster):
+    """UCX_ALLOC_PRIO, which ends a process that lets UCX read it, and UCX_TCP_RCVBUF, which stops
+    it, are exported: the launcher says once that they are ignored, a process by itself says so,
+    too, and the job ends well"""
+    exported = {"UCX_ALLOC_PRIO": "none", "UCX_TCP_RCVBUF": "4k"}
+    said = r" warn ignored, though exported: UCX_\w+, UCX_\w+; .*--net-devices and --tls"
+    launch = cluster.start("launch", [
+        cluster.program("rubato"), "launch", "--channel", "ucx", "--data", cluster.data,
+        "--run-dir", cluster.run_dir, "--eval-every", 0, "--sample-tokens", 0, *TINY_JOB], exported)
+    launch.wait_exit(0)
+    expect_equal(len(re.findall(said, launch.err() + launch.out())), 1, "lines about them")
+    processes = [cluster.coordinator(*TINY_JOB, "--channel", "ucx", servers=1, workers=1,
+                                     environment=exported),
+                 cluster.worker("--channel", "ucx", environment=exported)]
+    cluster.finish_job()
+    for process in processes:
+        process.expect_line(said)
+
+
 def killed_worker(cluster):
     """async: workers are killed one after the other; the server keeps none of their memory"""
     server = cluster.coordinator(*TINY, "--steps", 1000000000, "--mode", "async",
@@ -87,4 +107,5 @@ def killed_worker(cluster):
 
 
 if __name__ == "__main__":
-    main(__doc__, [by_themselves, mixed, nothing_in_common, contradiction, killed_worker])
+    main(__doc__, [by_themselves, mixed, nothing_in_common, contradiction, exported_variables,
+                   killed_worker])

@@ -201,6 +201,11 @@ class Cluster:
         self.processes.append(process)
         return process
 
+    def start_limited(self, name, limit, program, *options):
+        """The same with a limit of the shell's `ulimit`, such as "-Sn 40"; the program is ours."""
+        return self.start(name, ["/bin/bash", "-c", f'ulimit {limit}; exec "$@"', "bash",
+                                 self.program(program), *options])
+
     def coordinator(self, *options, listen=None, servers=2, workers=2, environment=None):
         arguments = [self.program("rubato-server"), "--listen", listen or self.address,
                      "--servers", servers, "--workers", workers, *self.key_options, *options]

@@ -18,13 +18,12 @@ def crowd(cluster):
     text = cluster.path("text")
     with open(text, "wb") as file:
         file.write(seeded_text(20000))
-    launch = cluster.start("launch", [
-        "/bin/bash", "-c", f'ulimit -Sn {FILES}; exec "$@"', "bash",
-        cluster.program("rubato"), "launch", "--servers", "1", "--workers", str(WORKERS),
-        "--threads", "1", "--channel", "ucx", "--lease", "120", "--data", text, "--model",
-        "gpt2:1x16x2", "--seq-len", "16", "--batch", "2", "--block-values", "4096", "--steps",
-        str(STEPS), "--run-dir", cluster.path("run"), "--sample-tokens", "0", "--eval-every", "0",
-        "--eval-batches", "1"])
+    launch = cluster.start_limited(
+        "launch", f"-Sn {FILES}", "rubato", "launch", "--servers", 1, "--workers", WORKERS,
+        "--threads", 1, "--channel", "ucx", "--lease", 120, "--data", text, "--model",
+        "gpt2:1x16x2", "--seq-len", 16, "--batch", 2, "--block-values", 4096, "--steps", STEPS,
+        "--run-dir", cluster.path("run"), "--sample-tokens", 0, "--eval-every", 0,
+        "--eval-batches", 1)
     launch.wait_exit(0, PATIENCE_S)
     logged = launch.err() + launch.out()
     counted = re.findall(r"worker (\d+) .*: (\d+) reports counted, 0 dropped", logged)

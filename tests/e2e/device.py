@@ -305,7 +305,7 @@ def sends_from_the_device(cluster):
     ucx = ["--channel", "ucx", "--net-devices", "lo"]
     two = ["--channel", "ucx", "--net-devices", "mlx5_0:1,mlx5_1:1", "--tls", "rc"]
     models, marks = {}, cluster.path("sent")
-    environment = {"UCX_CUDA_MARKS": marks, "LD_PRELOAD": preload, "HWLOC_XMLFILE": MACHINE}
+    environment = {"CUDA_ON_CPU_MARKS": marks, "LD_PRELOAD": preload, "HWLOC_XMLFILE": MACHINE}
     for number, (device, channel, rails) in enumerate((
             ("cuda:0", ["--channel", "auto"], None), ("cuda:0,1", [*ucx, "--tls", "ud"], None),
             ("cuda:0", [*ucx, "--tls", "tcp,ud"], None), ("cuda:0", [*ucx, "--tls", "ud"], ["lo"]),

@@ -86,5 +86,21 @@ def one_of_each(cluster):
     expect_equal(cluster.steps(), 3, "steps in metrics.jsonl")
 
 
+def few_files(cluster):
+    """40 workers and 2 servers, each in a shell that allows 40 files: they raise their limits, the
+    coordinator before it listens"""
+    workers, files = 40, "-Sn 40"
+    cluster.start_limited("coordinator", files, "rubato-server", "--listen", cluster.address,
+                          "--servers", 2, "--workers", workers, *TINY, "--steps", 1)
+    cluster.start_limited("server", files, "rubato-server", "--join", cluster.address)
+    for rank in range(workers):
+        cluster.start_limited(f"worker {rank}", files, "rubato-worker", "--join", cluster.address,
+                              "--data", cluster.data, "--threads", 1, "--eval-every", 0,
+                              "--sample-tokens", 0, "--run-dir", cluster.run_dir)
+    cluster.finish_job()
+    for process in cluster.processes:
+        expect("annot accept" not in process.err(), f"{process.name} had too few files")
+
+
 if __name__ == "__main__":
-    main(__doc__, [all_orders, late_coordinator, options_from_others, one_of_each])
+    main(__doc__, [all_orders, late_coordinator, options_from_others, one_of_each, few_files])

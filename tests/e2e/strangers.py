@@ -82,6 +82,8 @@ def bombard_running_job(cluster):
     processes = servers + workers
     ports = listening_ports(processes)
     expect(("127.0.0.1", cluster.port) in ports, f"the coordinator's port is not among {ports}")
+    for host, port in ports:
+        expect_equal(host, "127.0.0.1", f"address of port {port}, UCX's or the coordinator's")
     expect(len(ports) >= 5, f"four data channels and the control channel listen: {ports}")
     held = []
     for _ in range(3):
@@ -99,7 +101,8 @@ def bombard_running_job(cluster):
 
 
 def job_goes_on(cluster):
-    """three rounds of all that is strange at all ports of a job: its steps go on"""
+    """all ports of a job on loopback are bound to that alone; after three rounds of all that is
+    strange at each of them its steps go on"""
     bombard_running_job(cluster)
 
 

@@ -53,6 +53,17 @@ def address_of_nobody(cluster):
     expect_error(cluster, process, 73, f"192.0.2.1:{cluster.port}", "annot assign")
 
 
+def too_few_files(cluster):
+    """a hard limit of files that is too low for the job's workers: 74 before anybody joins, with
+    both numbers and how to raise it; for the launcher, too"""
+    process = cluster.start_limited("coordinator", "-n 100", "rubato-server", "--listen",
+                                    cluster.address, "--servers", 1, "--workers", 40, *TINY_JOB)
+    expect_error(cluster, process, 74, "may open 100 files and needs 169 .*`ulimit -n`")
+    process = cluster.start_limited("launch", "-n 100", "rubato", "launch", "--workers", 40,
+                                    "--data", cluster.data, *TINY_JOB)
+    expect_error(cluster, process, 74, "may open 100 files and needs 146 .*`ulimit -n`")
+
+
 def data_unreadable(cluster):
     """a data file that is not there, a folder, or an empty file: 66, named"""
     missing = cluster.path("missing.txt")
@@ -187,7 +198,7 @@ def model_is_none(cluster):
 
 
 if __name__ == "__main__":
-    main(__doc__, [port_in_use, port_of_a_job, address_of_nobody, data_unreadable, data_forbidden,
-                   data_too_short, data_fits_the_job, token_beyond_vocabulary, damaged_tokens,
-                   unknown_flags, bad_values, missing_options, run_folder_cannot_be_made,
-                   data_does_not_fit_the_job, model_is_none], parallel=3)
+    main(__doc__, [port_in_use, port_of_a_job, address_of_nobody, too_few_files, data_unreadable,
+                   data_forbidden, data_too_short, data_fits_the_job, token_beyond_vocabulary,
+                   damaged_tokens, unknown_flags, bad_values, missing_options,
+                   run_folder_cannot_be_made, data_does_not_fit_the_job, model_is_none], parallel=3)
