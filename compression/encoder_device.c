@@ -17,6 +17,8 @@ struct encoder_device {
     size_t *kept_at;                   /* [blocks] each one's residual, then factor_bytes() */
     struct codec_cuda_result *results; /* [blocks] pinned */
     bool *stays;                       /* [blocks] is the payload on the device? */
+    float *noise;                      /* [the largest factor's values] to be copied; or NULL */
+    bool *noisy;                       /* [blocks] has the block's factor its noise? */
     float *shared;                     /* pinned; NULL if no block shares a factor */
     size_t *shared_at;                 /* [blocks] each one's, in floats */
     uint8_t **wires;                   /* [blocks] where payloads are that the host packs */
@@ -66,19 +68,16 @@ static float *factor_of(const struct encoder_device *encoder, size_t block,
     return (void *)(encoder->kept + encoder->kept_at[block] + arena_need(of->residual_bytes));
 }
 
-/* Behind the block's factor. */
-static void put_noise(const struct encoder_device *encoder, size_t block) {
-    struct encoder_step of;
-    encoder_step_of(encoder->encoder, block, 0, &of);
-    if (factor_bytes(encoder->encoder, &of) == 0) return;
-    float *noise = memory_zeroed(of.state_values, sizeof *noise);
-    for (size_t at = 0; at < of.state_values; at += of.cols)
-        powersgd_noise(of.seed, of.id, at / of.cols, noise + at, of.cols);
-    device_copy(encoder->device, DEVICE_CODEC, factor_of(encoder, block, &of) + of.state_values,
-                noise, of.state_values * sizeof *noise, DEVICE_TO);
+/* Behind the block's factor, ahead of its first use: of a large model's it takes seconds. */
+static void put_noise(const struct encoder_device *encoder, size_t block,
+                      const struct encoder_step *of) {
+    for (size_t at = 0; at < of->state_values; at += of->cols)
+        powersgd_noise(of->seed, of->id, at / of->cols, encoder->noise + at, of->cols);
+    device_copy(encoder->device, DEVICE_CODEC, factor_of(encoder, block, of) + of->state_values,
+                encoder->noise, of->state_values * sizeof *encoder->noise, DEVICE_TO);
     enum status status = device_wait(encoder->device, DEVICE_CODEC);
     (void)status; /* what failed is told by later waits, too */
-    free(noise);
+    encoder->noisy[block] = true;
 }
 
 uint64_t encoder_device_bytes(const struct device *device, const struct encoder *encoder,
@@ -131,9 +130,8 @@ enum status encoder_device_open(struct encoder_device **opened, struct device *d
         return STATUS_MEMORY;
     }
     if (kept > 0) device_zero(device, DEVICE_CODEC, made->kept, kept);
-    for (size_t i = 0; i < blocks; i++) {
-        if (owns[i]) put_noise(made, i);
-    }
+    made->noisy = memory_zeroed(blocks, sizeof *made->noisy);
+    made->noise = memory_zeroed(need.factors + 1, sizeof *made->noise);
     *opened = made;
     return STATUS_OK;
 }
@@ -146,6 +144,8 @@ void encoder_device_close(struct encoder_device *encoder) {
     device_give(encoder->device, encoder->kept);
     device_give_pinned(encoder->device, encoder->results);
     device_give_pinned(encoder->device, encoder->shared);
+    free(encoder->noise);
+    free(encoder->noisy);
     free(encoder->kept_at);
     free(encoder->shared_at);
     free(encoder->stays);
@@ -181,6 +181,8 @@ void encoder_device_encode(struct encoder_device *encoder, size_t block, uint64_
     places.wire = wire;
     if (of.residual_bytes > 0) places.residual = encoder->kept + encoder->kept_at[block];
     places.factor = factor_of(encoder, block, &of);
+    if (of.codec == CODEC_POWERSGD && places.factor != NULL && !encoder->noisy[block])
+        put_noise(encoder, block, &of);
     if (of.restarts) device_zero(encoder->device, DEVICE_CODEC, places.residual, of.residual_bytes);
     ASSERT_OP(ops->bound(&run), <=, encoder_bound(encoder->encoder, block));
     ASSERT(!(wire_on_device && run.spec->zstd));

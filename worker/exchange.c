@@ -261,30 +261,32 @@ bool exchange_encodes(const struct exchange *exchange) {
     return exchange->encoding.count > 0 && exchange->device_status == STATUS_OK;
 }
 
-/* What the device has encoded since. */
+/* What the device has encoded since; of what is packed here a few blocks, so that nothing else waits
+ * until a whole report is. */
 static bool take_encoded(struct exchange *exchange, int64_t now_ns) {
+    const bool packs = push_codec_packs(exchange->push);
     struct encoder_result result;
     uint64_t id = 0;
-    bool took = false;
-    while (exchange_encodes(exchange)) {
+    int took = 0;
+    while (exchange_encodes(exchange) && !(packs && took == EXCHANGE_PUSHES_A_POLL)) {
+        int64_t start_ns = clock_now_ns();
         enum status status = exchange_device_next(&exchange->encoding, now_ns, &id, &result);
         if (status == STATUS_AGAIN) {
             break;
         }
         exchange->device_status = status;
         if (status == STATUS_OK) {
-            int64_t start_ns = clock_now_ns();
             exchange->blocks[id].encoding = false;
             take_payload(exchange, id, &result);
             exchange_make_unsent(exchange, &exchange->blocks[id]);
             exchange->counters.codec_ns += clock_now_ns() - start_ns;
-            took = true;
+            took++;
         }
     }
     if (exchange->commit_waits && exchange->encoding.count == 0) {
         sum_commit(exchange);
     }
-    return took;
+    return took > 0;
 }
 
 static void count_answer(struct exchange *exchange, const struct exchange_block *block,

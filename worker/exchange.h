@@ -35,6 +35,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+/* Pushes that are encoded or packed on the exchange's thread before it looks at what has come. */
+enum { EXCHANGE_PUSHES_A_POLL = 16 };
+
 struct exchange_block {
     uint32_t ticket;      /* of the last request */
     bool open;            /* the request is not answered */

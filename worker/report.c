@@ -133,7 +133,7 @@ static double milliseconds(int64_t ns) {
 
 /* A point of the step, which it may not have. */
 static double milliseconds_to(int64_t ns) {
-    return ns > 0 ? milliseconds(ns) : NAN;
+    return ns >= 0 ? milliseconds(ns) : NAN;
 }
 
 /* With 9 digits, so that points of a step may be compared. */

@@ -30,7 +30,7 @@ struct report_step {
     int64_t start_ns;
     int64_t forward_ns, backward_ns;   /* computing; pushing overlaps with backward */
     int64_t first_push_ns;             /* from the start until the first block of the step's */
-    int64_t last_push_ns;              /* report was handed over, and the last; 0: none was */
+    int64_t last_push_ns;              /* report was handed over, and the last; -1: none was */
     int64_t forward_wait_ns;           /* in forward, for weights of the round before */
     int64_t wait_ns;                   /* that, and from the end of backward to the next step */
     double mfu;                        /* model_flops.h, of the step with its wait; 0: not known */

@@ -305,10 +305,12 @@ static enum status carry_out(struct session *session, const struct session_comma
     }
 }
 
-/* True when a command was carried out. */
+/* True when a command was carried out. A few pushes at most, which may be encoded here: neither
+ * beats nor what was encoded before shall wait until a whole report is. */
 static bool take_commands(struct session *session) {
     bool worked = false;
-    while (session->member.state != MEMBER_ENDED) {
+    int pushes = 0;
+    while (session->member.state != MEMBER_ENDED && pushes < EXCHANGE_PUSHES_A_POLL) {
         if (!session->held && ring_pop(&session->commands, &session->command) != STATUS_OK) {
             break;
         }
@@ -318,6 +320,7 @@ static bool take_commands(struct session *session) {
             break;
         }
         worked = true;
+        pushes += session->command.kind == SESSION_PUSH ? 1 : 0;
         if (status != STATUS_OK) {
             member_leave(&session->member, status_text(status), (int)status_exit_code(status));
         }

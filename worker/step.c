@@ -240,7 +240,7 @@ static void push_values(struct trainer *trainer, uint64_t id, const float *value
     struct report_step *step = &trainer->step;
     trainer_tell(trainer, &push);
     step->last_push_ns = clock_now_ns() - step->start_ns;
-    if (step->first_push_ns == 0) {
+    if (step->first_push_ns < 0) {
         step->first_push_ns = step->last_push_ns;
     }
 }
@@ -428,8 +428,8 @@ static bool compute_batches(struct trainer *trainer) {
     step->forward_ns = 0;
     step->forward_wait_ns = 0;
     step->backward_ns = 0;
-    step->first_push_ns = 0;
-    step->last_push_ns = 0;
+    step->first_push_ns = -1;
+    step->last_push_ns = -1;
     trainer->step_tokens = 0;
     trainer->step_loss = 0;
     bucket_reset(&trainer->bucket);
