@@ -172,6 +172,21 @@ static void test_change_of_kind(void) {
     new->ops->close(new);
 }
 
+/* A peer of this host that is dead is not looked for by the network, which may abort over it. */
+static void test_lost_by_its_kind(void) {
+    struct channel *a = open_kinds(true, true), *b = open_kinds(true, true);
+    uint8_t address[CHANNEL_ADDRESS_MAX];
+    size_t bytes = 0;
+    CHECK_INT(b->ops->address(b, address, &bytes), STATUS_OK);
+    CHECK_INT(a->ops->connect(a, 1, address, bytes), STATUS_OK);
+    CHECK_INT(a->ops->connect(a, 1, address, bytes), STATUS_OK);
+    CHECK_INT(shared(a), 1);
+    b->ops->close(b);
+    CHECK_INT(a->ops->connect(a, 1, address, bytes), STATUS_PEER_LOST);
+    CHECK_INT(a->ops->send(a, 1, address, NULL, 0, 1), STATUS_PEER_LOST);
+    a->ops->close(a);
+}
+
 static enum status open_real(struct channel **channel, const struct channel_config *config) {
     struct channel *shm = NULL, *ucx = NULL;
     CHECK_INT(channel_shm_open(&shm, config), STATUS_OK);
@@ -193,6 +208,7 @@ int main(int argc, char **argv) {
     TEST_RUN(test_pairs);
     TEST_RUN(test_both_at_once);
     TEST_RUN(test_change_of_kind);
+    TEST_RUN(test_lost_by_its_kind);
     channel_battery_run();
     return 0;
 }

@@ -103,7 +103,7 @@ static void error_callback(void *user, ucp_ep_h endpoint, ucs_status_t code) {
     log_debug("ucx: peer %u lost: %s", (unsigned)(peer - peer->ucx->peers),
               ucs_status_string(code));
     peer->lost = true;
-    peer->spent = peer->ucx->verbs;
+    peer->was_lost = true;
     peer->ucx->sweep = true;
     if (peer->lost_queued) return;
     peer->lost_queued = true;
@@ -146,20 +146,19 @@ void channel_ucx_disconnect(struct channel *channel, uint32_t peer) {
 
 /* Over verbs, UCX 1.13 aborts after 30 s of trying to connect, and an endpoint that tries cannot be
  * closed: so nobody is dialled who may be dead. */
-bool channel_ucx_can_connect(const struct channel *channel, uint32_t peer) {
-    const struct ucx *ucx = (const struct ucx *)channel;
-    ASSERT_OP(peer, <, ucx->config.peers_max);
-    return !ucx->peers[peer].spent;
+bool channel_ucx_connects_again(const struct channel *channel, uint32_t peer) {
+    if (!((const struct ucx *)channel)->verbs) return true;
+    log_warn("ucx: the connection to peer %u was by RDMA, and cannot be made again", peer);
+    return false;
 }
 
 static enum status ucx_connect(struct channel *channel, uint32_t number, const uint8_t *address,
                                size_t bytes) {
     struct ucx *ucx = (struct ucx *)channel;
     const ucp_address_t *unwrapped;
-    if (!channel_ucx_can_connect(channel, number)) {
-        log_warn("ucx: the connection to peer %u was by RDMA, and cannot be made again", number);
+    ASSERT_OP(number, <, ucx->config.peers_max);
+    if (ucx->peers[number].was_lost && !channel_ucx_connects_again(channel, number))
         return STATUS_UNSUPPORTED;
-    }
     TRY(ucx_setup_unwrap(number, address, bytes, &unwrapped));
     channel_ucx_disconnect(channel, number);
     struct ucx_peer *peer = &ucx->peers[number];

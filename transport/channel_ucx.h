@@ -42,8 +42,8 @@ void channel_ucx_disconnect(struct channel *channel, uint32_t peer);
  * too. */
 void channel_ucx_clear_environment(void);
 
-/* Can the peer be connected? Not over RDMA once it was lost. */
-bool channel_ucx_can_connect(const struct channel *channel, uint32_t peer);
+/* Can the peer, which was lost, be connected again? Not over RDMA, logged. */
+bool channel_ucx_connects_again(const struct channel *channel, uint32_t peer);
 
 /* Once a process, before its threads start and before the first open: UCX's signal handlers off,
  * its log silent, its environment cleared. */

@@ -21,7 +21,7 @@ struct ucx_peer {
     bool connected;    /* a send has ended well */
     bool lost;         /* no send until it is connected again */
     bool lost_queued;  /* its PEER_LOST event waits in the queue */
-    bool spent;        /* lost over RDMA, by which it is not connected again */
+    bool was_lost;     /* ever */
     size_t under_way;  /* bytes of payloads that UCX has */
     /* A list of sends that are beyond the window; CHANNEL_UCX_NO_SEND: there are none. */
     uint32_t queue_first, queue_last;

@@ -26,8 +26,12 @@ struct either {
     struct channel *channels[KINDS]; /* NULL: not used in this process */
     uint32_t peers_max;
     uint8_t *kinds; /* [peers_max] by which each is reached, or NO_KIND */
-    int first;      /* polled first the next time */
-    int epoll;      /* of both; -1 where there is one */
+    struct way {
+        uint32_t check; /* of its address */
+        uint8_t kind;   /* or NO_KIND */
+    } * last;           /* [peers_max] by which each was reached first */
+    int first;          /* polled first the next time */
+    int epoll;          /* of both; -1 where there is one */
 };
 
 static uint32_t check_of(struct address_head head, const uint8_t *parts, size_t bytes) {
@@ -99,6 +103,8 @@ static enum status refuse(const struct either *either, uint32_t peer, const uint
     return STATUS_INVALID;
 }
 
+/* One that was lost is connected again by the kind by which it was: no other reaches it if that does
+ * not. */
 static enum status either_connect(struct channel *channel, uint32_t peer, const uint8_t *address,
                                   size_t bytes) {
     struct either *either = (struct either *)channel;
@@ -106,19 +112,22 @@ static enum status either_connect(struct channel *channel, uint32_t peer, const 
     const uint8_t *parts[KINDS];
     ASSERT_OP(peer, <, either->peers_max);
     TRY(split(peer, address, bytes, &head, parts));
+    struct way *last = &either->last[peer];
+    const bool again = last->kind != NO_KIND && last->check == head.crc32c;
     either->kinds[peer] = NO_KIND;
     for (int kind = 0; kind < KINDS; kind++) {
         struct channel *inner = either->channels[kind];
-        if (!inner || !parts[kind]) continue;
+        if (!inner || !parts[kind] || (again && kind != last->kind)) continue;
         enum status status = inner->ops->connect(inner, peer, parts[kind], head.bytes[kind]);
         if (status == STATUS_OK) {
             either->kinds[peer] = (uint8_t)kind;
+            *last = (struct way){.check = head.crc32c, .kind = (uint8_t)kind};
             log_debug("data channel: peer %u by %s", peer, inner->ops->name);
             return STATUS_OK;
         }
         if (status == STATUS_MEMORY || kind == NETWORK) return status;
     }
-    return refuse(either, peer, parts);
+    return again ? STATUS_PEER_LOST : refuse(either, peer, parts);
 }
 
 static enum status either_memory(struct channel *channel, size_t bytes, uint8_t **memory) {
@@ -230,6 +239,7 @@ static void either_close(struct channel *channel) {
     }
     if (either->epoll >= 0) close(either->epoll);
     free(either->kinds);
+    free(either->last);
     free(either);
 }
 
@@ -272,6 +282,9 @@ enum status either_open(struct channel *shm, struct channel *network,
     either->peers_max = config->peers_max;
     either->kinds = memory_zeroed(config->peers_max, 1);
     memset(either->kinds, NO_KIND, config->peers_max);
+    either->last = memory_zeroed(config->peers_max, sizeof *either->last);
+    for (uint32_t i = 0; i < config->peers_max; i++)
+        either->last[i].kind = NO_KIND;
     if (shm && network) {
         enum status status = watch_both(either);
         if (status != STATUS_OK) {

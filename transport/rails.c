@@ -60,8 +60,9 @@ static enum status rails_connect(struct channel *channel, uint32_t peer, const u
     struct rails *rails = (struct rails *)channel;
     ASSERT_OP(peer, <, rails->peers_max);
     struct rails_peer *to = &rails->peers[peer];
-    for (int i = FIRST + 1; i < rails->count; i++)
-        if (!channel_ucx_can_connect(rails->ways[i].channel, peer)) return STATUS_UNSUPPORTED;
+    if (to->lost && to->address_bytes > 0 &&
+        !channel_ucx_connects_again(rails->ways[FIRST + 1].channel, peer))
+        return STATUS_UNSUPPORTED;
     if (to->untold) rails->untold--;
     to->untold = to->missed = false;
     to->lost = true;
