@@ -103,8 +103,8 @@ static enum status refuse(const struct either *either, uint32_t peer, const uint
     return STATUS_INVALID;
 }
 
-/* One that was lost is connected again by the kind by which it was: no other reaches it if that does
- * not. */
+/* One that was lost is connected again by the kind by which it was: no other reaches it if that
+ * does not. */
 static enum status either_connect(struct channel *channel, uint32_t peer, const uint8_t *address,
                                   size_t bytes) {
     struct either *either = (struct either *)channel;

@@ -261,8 +261,8 @@ bool exchange_encodes(const struct exchange *exchange) {
     return exchange->encoding.count > 0 && exchange->device_status == STATUS_OK;
 }
 
-/* What the device has encoded since; of what is packed here a few blocks, so that nothing else waits
- * until a whole report is. */
+/* What the device has encoded since; of what is packed here a few blocks, so that nothing else
+ * waits until a whole report is. */
 static bool take_encoded(struct exchange *exchange, int64_t now_ns) {
     const bool packs = push_codec_packs(exchange->push);
     struct encoder_result result;
