@@ -115,11 +115,27 @@ static enum status run_on(struct device *device, const struct bench *bench, FILE
     return status;
 }
 
+/* Each line is written when it is done: what ends this process leaves whole ones. */
+static enum status run_with_json(struct device *device, const struct bench *bench) {
+    if (bench->json[0] == 0) return run_on(device, bench, NULL);
+    enum status status = STATUS_OK;
+    FILE *json = fopen(bench->json, "a");
+    bool written = json != NULL;
+    if (json != NULL) {
+        (void)setvbuf(json, NULL, _IOLBF, 0);
+        status = run_on(device, bench, json);
+        written = ferror(json) == 0;
+        if (fclose(json) != 0) written = false;
+    }
+    if (written) return status;
+    log_error("--json %s cannot be written", bench->json);
+    return STATUS_IO;
+}
+
 static enum status run(const struct bench *bench) {
     enum device_kind kind = DEVICE_CPU;
     int index = 0;
     struct device *device;
-    FILE *json = NULL;
     if (bench->channels % bench->heads != 0 || bench->channels / bench->heads % 2 != 0) {
         log_error("--heads %" PRId64 " must divide --channels %" PRId64
                   " into even numbers of channels",
@@ -128,13 +144,7 @@ static enum status run(const struct bench *bench) {
     }
     (void)device_name_parse(bench->device, &kind, &index); /* it was checked */
     TRY(device_open(&device, kind, index));
-    if (bench->json[0] != 0 && (json = fopen(bench->json, "a")) == NULL) {
-        log_error("--json %s cannot be written", bench->json);
-        device_close(device);
-        return STATUS_IO;
-    }
-    enum status status = run_on(device, bench, json);
-    if (json != NULL && fclose(json) != 0 && status == STATUS_OK) status = STATUS_IO;
+    enum status status = run_with_json(device, bench);
     device_close(device);
     return status;
 }

@@ -130,7 +130,7 @@ def report(path, lines):
 
 def refusals(device):
     cases = [
-        (("--device", "tpu:0"), 2, "allowed: cpu, cuda:N"),
+        (("--device", "tpu:0"), 2, "allowed: cpu, cuda:n"),
         (("--device", "cuda:99"), 72, "cuda"),
         (("--device", device, *SIZES, "--heads", "3"), 2, "--heads 3 must divide --channels 32"),
         (("--device", device, "--turns", "0"), 2, "--turns"),
@@ -139,7 +139,7 @@ def refusals(device):
     for words, code, reason in cases:
         done = bench(*words)
         expect(done.returncode == code, f"{words}: exit code {done.returncode}: {done.stderr}")
-        expect(reason in done.stderr, f"{words}: '{reason}' is not in {done.stderr}")
+        expect(reason in done.stderr.lower(), f"{words}: '{reason}' is not in {done.stderr}")
         expect(done.stdout == "", f"{words}: refused after the table has begun")
 
 
@@ -157,6 +157,9 @@ def main():
         codecs([line for line in lines if line["bench"] == "codecs"])
         report(path, lines)
     refusals(device)
+    done = bench("--device", device, *SIZES, "--json", "/dev/full")
+    expect(done.returncode == 74, f"a full disk: exit code {done.returncode}: {done.stderr}")
+    expect("--json /dev/full cannot be written" in done.stderr, f"a full disk: {done.stderr}")
 
 
 main()

@@ -11,9 +11,11 @@ nvidia-smi, compute-sanitizer, nvcc and cmake are scripts in PATH. The folder th
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/gpu-check")
 LIMIT_S = 240
@@ -21,16 +23,20 @@ LIMIT_S = 240
 NVIDIA_SMI = """#!/bin/sh
 case "$*" in
 -L) printf 'GPU 0: Stand-in (UUID: 0)\\nGPU 1: Stand-in (UUID: 1)\\n' ;;
-*=compute_cap*) printf '9.0\\n9.0\\n' ;;
+*=compute_cap*) printf '%s\\n' ${CARDS:-9.0 9.0} ;;
 *--query*) echo '0, Stand-in, 580.65, 1024 MiB' ;;
 *) echo '| NVIDIA-SMI 580.65   Driver Version: 580.65   CUDA Version: 13.0  |' ;;
 esac
 """
-# Options, each with a value, then a program, which it runs: where that ends in $FINDS, an error.
+# Options, each with a value, then a program, which it runs: where that ends in $FINDS, the exit
+# code is $CODE, and where it ends in $HANGS, it does not end.
 SANITIZER = """#!/bin/sh
 echo "$*" >>"$CALLS"
 while [ "${1#--}" != "$1" ]; do shift 2; done
-case $* in *"${FINDS:-nothing}") exit 9 ;; esac
+case $* in
+*"${FINDS:-nothing}") exit ${CODE:-9} ;;
+*"${HANGS:-nothing}") echo $$ >"$CALLS.pid"; exec sleep 100 ;;
+esac
 exec "$@"
 """
 NVCC = """#!/bin/sh
@@ -42,10 +48,16 @@ esac
 CMAKE = """#!/bin/sh
 echo "$*" >>"$CALLS"
 """
-# The first call asks whether there is the device, and has no --json.
+# The first call asks whether there is the device, and has no --json. What hangs or is killed has
+# written a row before.
 KERNELS = """#!/bin/sh
 case $* in *--json*) ;; *) exit ${NO_DEVICE:-0} ;; esac
-case $KERNELS in hang) exec sleep 100 ;; killed) kill -9 $$ ;; esac
+[ -n "$KERNELS" ] || exit 0
+while [ "$1" != --json ]; do shift; done
+echo '{"bench": "kernels", "device": "x", "operation": "copy", "gb_s": 1, "of_copy": 1}' >>"$2"
+[ $KERNELS != killed ] || kill -9 $$
+echo $$ >"$CALLS.pid"
+exec sleep 100
 """
 # The last argument is the file of the figures.
 COMPUTE = """#!/bin/sh
@@ -101,21 +113,42 @@ def list_tests(root, tests):
     write(os.path.join(root, "build/CTestTestfile.cmake"), "".join(lines))
 
 
-def check(root, code, *flags, given=("--no-setup", "--no-build", "--small"), **environment):
-    """Runs the script -> what it printed."""
+def start(root, *flags, given=("--no-setup", "--no-build", "--small"), **environment):
     calls = os.path.join(root, "calls")
-    if os.path.exists(calls):
-        os.remove(calls)
+    for path in (calls, calls + ".pid"):
+        if os.path.exists(path):
+            os.remove(path)
     words = ["--build", os.path.join(root, "build"), "--out", os.path.join(root, "out"),
              "--python", sys.executable, *given, *flags]
     path = os.path.join(root, "tools") + ":" + os.environ["PATH"]
-    done = subprocess.run([SCRIPT, *words], text=True, stdout=subprocess.PIPE, timeout=LIMIT_S,
-                          stderr=subprocess.STDOUT, check=False, stdin=subprocess.DEVNULL,
-                          env={**os.environ, "PATH": path, "CALLS": calls, "CUDA_HOME": "",
-                               **environment})
-    expect(done.returncode == code,
-           f"{flags} {environment}: exit code {done.returncode}, expected {code}:\n{done.stdout}")
-    return done.stdout
+    # Where this test runs beside a shell, SIGINT is ignored, and then no shell can trap it.
+    return subprocess.Popen([SCRIPT, *words], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                            env={**os.environ, "PATH": path, "CALLS": calls, "CUDA_HOME": "",
+                                 **environment})
+
+
+def check(root, code, *flags, **environment):
+    """Runs the script -> what it printed."""
+    with start(root, *flags, **environment) as script:
+        said, _ = script.communicate(timeout=LIMIT_S)
+    expect(script.returncode == code,
+           f"{flags} {environment}: exit code {script.returncode}, expected {code}:\n{said}")
+    return said
+
+
+def interrupt(root, number, **hangs):
+    """A signal ends the script, and what of it hangs."""
+    path = os.path.join(root, "calls.pid")
+    with start(root, **hangs) as script:
+        deadline = time.monotonic() + LIMIT_S
+        while not (os.path.exists(path) and read(path)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        script.send_signal(number)
+        said, _ = script.communicate(timeout=60)
+    expect(script.returncode == 128 + number, f"{number}: exit code {script.returncode}:\n{said}")
+    expect(not os.path.exists(f"/proc/{read(path).strip()}"), f"{hangs} is left by {number}")
 
 
 def expect_lines(text, *patterns):
@@ -168,11 +201,19 @@ def failures(root):
     expect(len(read(root, "calls").splitlines()) == 6, "not all programs were sanitized")
     expect_lines(check(root, 1, LAST="6"), "=== exchange: FAILED .*", ".* learned nothing: .*")
     expect_lines(check(root, 1, FIGURE="no JSON\n"), "=== train 1x32x2: ok, .*", "FAILED: report")
+    said = check(root, 1, FINDS="bad", CODE="124")  # as timeout says it
+    expect_lines(said, "=== memcheck: FAILED .*", r" +FAILED: .*bad.* \(not done in 60 s\)")
     said = check(root, 1, KERNELS="killed")
-    expect_lines(said, "=== kernels: FAILED with exit code 137, .*", "=== exchange: ok, .*")
+    expect_lines(said, "=== kernels: FAILED with exit code 137, .*", "=== exchange: ok, .*",
+                 "copy +1 +1.00")
     said = check(root, 0, "--limit", "12", KERNELS="hang")
     expect_lines(said, "=== kernels: left out, --limit 12 was over after .*", "left out: kernels",
-                 "=== exchange: left out, --limit 12 is over", "left out: racecheck")
+                 "=== exchange: left out, --limit 12 is over", "left out: racecheck",
+                 "copy +1 +1.00")
+    said = check(root, 0, "--limit", "20", HANGS="bad")
+    expect_lines(said, "=== memcheck: left out: . programs passed; no time for .*bad.*")
+    interrupt(root, signal.SIGINT, KERNELS="hang")
+    interrupt(root, signal.SIGTERM, HANGS="bad")
     expect_lines(check(root, 1, "--limit", "0"), "FAILED: nothing has run")
     list_tests(root, tests[2:])
     expect_lines(check(root, 1), "=== tests: FAILED .*", " +FAILED: all tests were skipped",
@@ -189,6 +230,8 @@ def devices(root):
         list_tests(root, [("sees", ["sh", "-c", f"test $CUDA_VISIBLE_DEVICES = {seen}"], "gpu")])
         check(root, 0, "--device", device, **given)
     expect_lines(check(root, 1, NO_DEVICE="1"), ".* does not run on cuda:0")
+    expect_lines(check(root, 77, CARDS="7.0 7.5"),
+                 ".*: needs compute capability 8.0; the cards have 7.0, 7.5")
     write(os.path.join(root, "tools/nvidia-smi"), "#!/bin/sh\nexit 9\n")
     expect_lines(check(root, 77, NO_DEVICE="1"), ".* there is no GPU to run on")
     write(os.path.join(root, "tools/nvidia-smi"), NVIDIA_SMI)
@@ -201,9 +244,10 @@ def builds(root):
     list_tests(root, [("good", ["sh", "-c", "exit 0"], "gpu")])
     write(os.path.join(root, "tools/nvcc"), NVCC)
     write(os.path.join(root, "tools/cmake"), CMAKE)
-    for known, option in (("sm_80 sm_90", "-DCMAKE_CUDA_ARCHITECTURES=90-real"),
-                          ("sm_80", "-U CMAKE_CUDA_ARCHITECTURES")):
-        said = check(root, 0, given=("--no-setup", "--small"), KNOWN=known)
+    for cards, known, option in (("9.0 9.0", "sm_80 sm_90", "-DCMAKE_CUDA_ARCHITECTURES=90-real"),
+                                 ("7.5 9.0", "sm_90", "-DCMAKE_CUDA_ARCHITECTURES=90-real"),
+                                 ("9.0", "sm_80", "-U CMAKE_CUDA_ARCHITECTURES")):
+        said = check(root, 0, given=("--no-setup", "--small"), CARDS=cards, KNOWN=known)
         expect_lines(said, "=== build: ok, .*", "=== tests: ok, .*",
                      "CUDA toolkit: .* release 12.4, .*")
         configure, build = read(root, "calls").splitlines()[:2]
