@@ -6,6 +6,8 @@
  * Which codec a step has, its density and where residuals lie is the caller's; a run says all of
  * it. Calls queue their work on DEVICE_CODEC, in order, and return nothing: errors are the
  * device's. None allocates, none waits.
+ * No worker calls decode() or follow() so far: weights come in bf16 or become f32 on the host
+ * (docs/DEVICES.md, "Where weights are decoded"). Tests and bench_kernels do.
  * What is left to the host: whether a payload that has come is sound; +zstd, which packs what was
  * encoded (encoder_device.h); and the factor that powersgd:R,shared does not send, which answers
  * move there.
