@@ -3,7 +3,7 @@
 the same job left alone, in turns of one run.
 
 A job with a key, of one server and one worker, first over --channel tls (three ports: control, and
-a data port of each), then over shared memory (the control port). In turns of --seconds each:
+a data port of each), then over shared memory (the control port); `--channels ucx` is the third. In turns of --seconds each:
   alone     nobody knocks
   decoy     the same strangers knock at a port of this script's, which accepts and closes: what they
             take from the machine, whoever they knock at

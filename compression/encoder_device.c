@@ -17,7 +17,7 @@ struct encoder_device {
     size_t *kept_at;                   /* [blocks] each one's residual, then factor_bytes() */
     struct codec_cuda_result *results; /* [blocks] pinned */
     bool *stays;                       /* [blocks] is the payload on the device? */
-    float *noise;                      /* [the largest factor's values] to be copied; or NULL */
+    float *noise;                      /* [of the largest factor, at least] on its way there */
     bool *noisy;                       /* [blocks] has the block's factor its noise? */
     float *shared;                     /* pinned; NULL if no block shares a factor */
     size_t *shared_at;                 /* [blocks] each one's, in floats */

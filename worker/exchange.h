@@ -13,8 +13,8 @@
  * request says which one, the answer has the steps from there. Steps that do not fit are refused,
  * and the request is repeated without a replica: the answer is a whole one.
  * Where only devices read the weights, answers are installed as they came (raw_weights.h).
- * Where the gradient is on devices that have the codec, blocks are encoded there
- * (exchange_device.h), and leave as they are done.
+ * Where the gradient is on devices, blocks are encoded there (exchange_device.h), packed here if
+ * they have +zstd, and leave as they are done.
  * A state machine without threads or waits, polled by its owner. Memory is from the plan: one
  * encoded push a block, in memory of the channel's where it has some (channel_memory).
  */
