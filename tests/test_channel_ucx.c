@@ -1,7 +1,7 @@
 /* Proves that the UCX channel does what every data channel must (channel_battery.h), over the
- * loopback interface and under hostile UCX_* variables; that it names what devices it cannot use;
- * that what is beyond the window of a peer leaves later, or ends with the peer; and that closing
- * returns even where UCX has requests that cannot end.
+ * loopback interface and under hostile UCX_* variables; that it names what devices it cannot use,
+ * and takes no foreign address; that what is beyond the window of a peer leaves later, or ends with
+ * the peer; and that closing returns even where UCX has requests that cannot end.
  *
  * And that rails (rails.h) of such channels send each payload by the channel of the memory that it
  * lies in, with that channel's device current in every call, and wake who sleeps on them; that a
@@ -481,6 +481,23 @@ static void test_rails_close_in_flight(void) {
     other->ops->close(other);
 }
 
+/* An address of another kind, UCX or release, or a damaged one, never reaches UCX. */
+static void test_foreign_address(void) {
+    struct channel *channel = channel_battery_open(&channel_battery_config);
+    uint8_t address[CHANNEL_ADDRESS_MAX];
+    size_t bytes = 0;
+    CHECK_INT(channel->ops->address(channel, address, &bytes), STATUS_OK);
+    static const size_t fields[] = {0, 4, 6, 8, 12, 16, 20}; /* as ucx_setup.c has them */
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        address[fields[i]] ^= 1;
+        CHECK_INT(channel->ops->connect(channel, 0, address, bytes), STATUS_INVALID);
+        address[fields[i]] ^= 1;
+    }
+    CHECK_INT(channel->ops->connect(channel, 0, address, 20), STATUS_INVALID);
+    CHECK_INT(channel->ops->connect(channel, 0, address, bytes), STATUS_OK);
+    channel->ops->close(channel);
+}
+
 /* What a user may have exported must not matter: the first ones end, stop or slow a process that
  * lets UCX read them, each by itself; the last two are not to be taken away. */
 static void export_variables(void) {
@@ -524,6 +541,7 @@ int main(int argc, char **argv) {
         _exit(0);
     }
     channel_battery_run();
+    TEST_RUN(test_foreign_address);
     TEST_RUN(test_devices);
     TEST_RUN(test_close_without_an_end);
     TEST_RUN(test_window);

@@ -12,7 +12,7 @@
 #include "transport/ucx_devices.h"
 #include "transport/ucx_memory.h"
 
-#define CHANNEL_UCX_WAITING_MAX 16384
+#define CHANNEL_UCX_WAITING_MAX 20480
 #define CHANNEL_UCX_NO_SEND     UINT32_MAX
 
 struct ucx_peer {

@@ -4,9 +4,9 @@
 #include <string.h>
 
 /* The queue of messages that wait for a slot. Beyond the mark of eager ones, whose payloads take
- * memory here, or with no more room than one ucp_worker_progress() can fill (8 sockets, 120 KiB
+ * memory here, or with no more room than one ucp_worker_progress() can fill (4 sockets, 360 KiB
  * each, some 130 bytes a frame), the channel does not progress. */
-#define WAITING_BURST      8192
+#define WAITING_BURST      12288
 #define WAITING_EAGER_MARK 1024
 
 void channel_ucx_drop_data(struct ucx *ucx, void *data) {

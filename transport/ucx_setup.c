@@ -28,15 +28,26 @@ extern char **environ;
 #define LINK_WAIT_NS (2 * CLOCK_S)
 enum { LINK_LOOKS = 40 };
 
+/* Over TCP UCX sends in segments, and a process aborts on one longer than it receives, so all must
+ * agree. Each is copied into before it leaves, so it should stay in the second cache, and costs a
+ * write(2), so it should be long. Three times 60 KiB and a header of 5 bytes are three packets of
+ * the loopback interface (65,483 bytes), and at most three of those that the kernel hands to a
+ * network card for cutting, with MTUs of 1500 and 9000: a little more, such as 3 * 64 KiB, drags a
+ * short packet behind each. Two segments with their headers are received at once, of which UCX adds
+ * one's itself. */
+enum { SEGMENT_BYTES = 180 << 10, RECEIVED_BYTES = 2 * SEGMENT_BYTES + 5 };
+
 /* A published address. offset size field: 0 4 magic "RUCX", 4 2 UCX major, 6 2 UCX minor,
- * 8 4 length of what follows, 12 4 its CRC32C, then UCX's own address; little-endian. */
+ * 8 4 length of UCX's own address, 12 4 its CRC32C, 16 4 bytes of a segment, then UCX's own
+ * address; little-endian. */
 struct address_head {
     uint32_t magic;
     uint16_t major, minor;
     uint32_t bytes;
     uint32_t crc32c;
+    uint32_t segment_bytes;
 };
-_Static_assert(sizeof(struct address_head) == 16, "part of the published address");
+_Static_assert(sizeof(struct address_head) == 20, "part of the published address");
 #define ADDRESS_MAGIC UINT32_C(0x58435552)
 
 enum status ucx_setup_wrap(ucp_worker_h worker, uint8_t *address, size_t *bytes) {
@@ -47,7 +58,8 @@ enum status ucx_setup_wrap(ucp_worker_h worker, uint8_t *address, size_t *bytes)
         log_error("ucx: cannot get the worker's address: %s", ucs_status_string(code));
         return STATUS_DEVICE;
     }
-    struct address_head head = {.magic = ADDRESS_MAGIC, .bytes = (uint32_t)own_bytes};
+    struct address_head head = {
+        .magic = ADDRESS_MAGIC, .bytes = (uint32_t)own_bytes, .segment_bytes = SEGMENT_BYTES};
     unsigned major, minor, release;
     ucp_get_version(&major, &minor, &release);
     head.major = (uint16_t)major;
@@ -84,6 +96,12 @@ enum status ucx_setup_unwrap(uint32_t peer, const uint8_t *address, size_t bytes
     if (head.major != major || head.minor != minor) {
         log_error("ucx: peer %u has UCX %u.%u, this process %u.%u: they must be the same", peer,
                   head.major, head.minor, major, minor);
+        return STATUS_INVALID;
+    }
+    if (head.segment_bytes != SEGMENT_BYTES) {
+        log_error("ucx: peer %u sends segments of %u bytes, this process of %d: take the same "
+                  "release of rubato",
+                  peer, head.segment_bytes, SEGMENT_BYTES);
         return STATUS_INVALID;
     }
     *unwrapped = (const ucp_address_t *)(address + sizeof head);
@@ -191,7 +209,9 @@ enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_cont
         return STATUS_DEVICE;
     }
     await_links(net_devices);
-    char half_of_memory[32];
+    char segment[16], received[16], half_of_memory[32];
+    (void)snprintf(segment, sizeof segment, "%d", SEGMENT_BYTES);
+    (void)snprintf(received, sizeof received, "%d", RECEIVED_BYTES);
     (void)snprintf(half_of_memory, sizeof half_of_memory, "%llu",
                    (unsigned long long)sysconf(_SC_PHYS_PAGES) / 2 *
                        (unsigned long long)sysconf(_SC_PAGESIZE));
@@ -214,21 +234,15 @@ enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_cont
         {"UNIFIED_MODE", "n"},
         {"KEEPALIVE_INTERVAL", "20s"},
         /* Settings of transports: UCX 1.13 knows them by the name without the transport, later
-         * releases by the whole name; what is not known is passed over. A process aborts on a
-         * segment longer than it receives, so all must agree. 60 KiB and their header of 5 bytes
-         * are one packet on the loopback interface (65,483 bytes), and at most one of those that
-         * the kernel hands to a network card for cutting, with MTUs of 1500 and 9000. Anything a
-         * little longer, such as 64 KiB, drags a short packet behind each; UCX's own 8 KiB cost a
-         * write(2) each. What is received at once is two segments with their headers, of which UCX
-         * adds one's itself. */
-        {"TX_SEG_SIZE", "60k"},
-        {"TCP_TX_SEG_SIZE", "60k"},
-        {"RX_SEG_SIZE", "122885"},
-        {"TCP_RX_SEG_SIZE", "122885"},
-        /* So much from each of at most so many sockets is what channel_ucx.c has room for. (UCX
-         * 1.13 takes the short name for CUDA's transports, too, as events a poll.) */
-        {"MAX_POLL", "8"},
-        {"TCP_MAX_POLL", "8"},
+         * releases by the whole name; what is not known is passed over. */
+        {"TX_SEG_SIZE", segment},
+        {"TCP_TX_SEG_SIZE", segment},
+        {"RX_SEG_SIZE", received},
+        {"TCP_RX_SEG_SIZE", received},
+        /* So much from each of at most so many sockets is what channel_ucx_receive.c has room for.
+         * (UCX 1.13 takes the short name for CUDA's transports, too, as events a poll.) */
+        {"MAX_POLL", "4"},
+        {"TCP_MAX_POLL", "4"},
         /* RoCE: UCX tells IPv4 packets from IPv6 ones by a field that only mlx5 fills that way,
          * and drops all others in silence: rc, which is wired up over ud, would never connect. */
         {"UD_ETH_DGID_CHECK", "n"},
