@@ -18,9 +18,11 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
+
+#define asm __asm__ /* newer UCX has it in these headers, but ISO C has not */
 #include <ucs/config/global_opts.h>
 #include <ucs/debug/debug.h>
-#include <unistd.h>
 
 extern char **environ;
 
@@ -201,6 +203,14 @@ static enum status init_context(ucp_config_t *config, const char *net_devices, c
     return STATUS_OK;
 }
 
+/* By one name or the other, or by both. */
+static void set(ucp_config_t *config, const char *name, const char *other, const char *value) {
+    ucs_status_t code = ucp_config_modify(config, name, value);
+    bool taken = code == UCS_OK;
+    if (other && ucp_config_modify(config, other, value) == UCS_OK) taken = true;
+    if (!taken) log_warn("ucx: %s=%s is not taken: %s", name, value, ucs_status_string(code));
+}
+
 enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_context_h *context) {
     ucp_config_t *config = NULL;
     ucs_status_t code = ucp_config_read(NULL, NULL, &config);
@@ -222,44 +232,34 @@ enum status ucx_setup_context(const char *net_devices, const char *tls, ucp_cont
      * it uses them only without error handling, where an endpoint with sends in flight, to a peer
      * that has stopped, cannot be closed. */
     tls = channel_ucx_tls(net_devices, tls);
-    const char *const settings[][2] = {
-        {"TLS", tls},
-        {"ZCOPY_THRESH", list_has(tls, "tcp") ? "inf" : "auto"},
-        {"NET_DEVICES", *net_devices ? net_devices : "all"},
-        {"PROTO_ENABLE", "n"},
-        {"ADDRESS_VERSION", "v1"},
-        {"MEMTYPE_CACHE", "n"},
-        {"MAX_EAGER_RAILS", "1"},
-        {"RNDV_SCHEME", "auto"},
-        {"UNIFIED_MODE", "n"},
-        {"KEEPALIVE_INTERVAL", "20s"},
-        /* Settings of transports: UCX 1.13 knows them by the name without the transport, later
-         * releases by the whole name; what is not known is passed over. */
-        {"TX_SEG_SIZE", segment},
-        {"TCP_TX_SEG_SIZE", segment},
-        {"RX_SEG_SIZE", received},
-        {"TCP_RX_SEG_SIZE", received},
+    /* Settings of transports have two names: UCX 1.13 knows them by the first, without the
+     * transport, later releases by the second. */
+    const char *const settings[][3] = {
+        {"TLS", NULL, tls},
+        {"ZCOPY_THRESH", NULL, list_has(tls, "tcp") ? "inf" : "auto"},
+        {"NET_DEVICES", NULL, *net_devices ? net_devices : "all"},
+        {"PROTO_ENABLE", NULL, "n"},
+        {"ADDRESS_VERSION", NULL, "v1"},
+        {"MEMTYPE_CACHE", NULL, "n"},
+        {"MAX_EAGER_RAILS", NULL, "1"},
+        {"RNDV_SCHEME", NULL, "auto"},
+        {"UNIFIED_MODE", NULL, "n"},
+        {"KEEPALIVE_INTERVAL", NULL, "20s"},
+        {"TX_SEG_SIZE", "TCP_TX_SEG_SIZE", segment},
+        {"RX_SEG_SIZE", "TCP_RX_SEG_SIZE", received},
         /* So much from each of at most so many sockets is what channel_ucx_receive.c has room for.
          * (UCX 1.13 takes the short name for CUDA's transports, too, as events a poll.) */
-        {"MAX_POLL", "4"},
-        {"TCP_MAX_POLL", "4"},
-        /* RoCE: UCX tells IPv4 packets from IPv6 ones by a field that only mlx5 fills that way,
-         * and drops all others in silence: rc, which is wired up over ud, would never connect. */
-        {"UD_ETH_DGID_CHECK", "n"},
-        {"UD_VERBS_ETH_DGID_CHECK", "n"},
+        {"MAX_POLL", "TCP_MAX_POLL", "4"},
         /* What UCX has registered by itself and nobody uses now (ucx_memory.h): a bound, far from
          * what a job needs, since what goes beyond it is registered anew for each message. */
-        {"RCACHE_MAX_REGIONS", "16384"},
-        {"IB_RCACHE_MAX_REGIONS", "16384"},
-        {"RCACHE_MAX_SIZE", half_of_memory},
-        {"IB_RCACHE_MAX_SIZE", half_of_memory},
+        {"RCACHE_MAX_REGIONS", "IB_RCACHE_MAX_REGIONS", "16384"},
+        {"RCACHE_MAX_SIZE", "IB_RCACHE_MAX_SIZE", half_of_memory},
     };
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
-        code = ucp_config_modify(config, settings[i][0], settings[i][1]);
-        if (code == UCS_OK) continue;
-        log_warn("ucx: %s=%s is not taken: %s", settings[i][0], settings[i][1],
-                 ucs_status_string(code));
-    }
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+        set(config, settings[i][0], settings[i][1], settings[i][2]);
+    /* RoCE: UCX tells IPv4 packets from IPv6 ones by a field that only mlx5 fills that way, and
+     * drops all others in silence: rc, which is wired up over ud, would never connect. */
+    if (channel_ucx_is_verbs(tls)) set(config, "UD_ETH_DGID_CHECK", "UD_VERBS_ETH_DGID_CHECK", "n");
     return init_context(config, net_devices, tls, context);
 }
 
@@ -313,7 +313,7 @@ void channel_ucx_setup(void) {
     channel_ucx_clear_environment();
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         ucs_status_t code = ucs_global_opts_set_value(settings[i][0], settings[i][1]);
-        if (code != UCS_OK) log_warn("ucx: cannot set %s", settings[i][0]);
+        if (code != UCS_OK) log_debug("ucx: this release has no %s", settings[i][0]);
     }
     /* The constructor's signal handlers are there by now; what has none is passed over. */
     for (int number = 1; number < SIGRTMIN; number++)
