@@ -237,7 +237,6 @@ static enum status measure_codec(struct rig *rig, const struct kernels_codec *st
     };
     char why[256];
     ASSERT(codec_parse(name, &spec, why, sizeof why));
-    if (!device_is_host(rig->device) && !encoder_device_can(rig->device, &spec)) return STATUS_OK;
     rig->codec = &codec;
     enum status status = open_codec(rig, &codec, &spec);
     if (status == STATUS_OK) status = kernels_measure(rig, list, sizeof list / sizeof list[0]);

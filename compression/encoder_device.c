@@ -24,11 +24,6 @@ struct encoder_device {
     uint8_t **wires;                   /* [blocks] where payloads are that the host packs */
 };
 
-bool encoder_device_can(const struct device *device, const struct codec_spec *spec) {
-    const struct codec_cuda_ops *ops = device->backend->codecs;
-    return ops != NULL && ops->encodes(spec);
-}
-
 static bool shares(const struct encoder *encoder) {
     return encoder_spec(encoder)->codec == CODEC_POWERSGD_SHARED;
 }

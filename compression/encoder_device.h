@@ -16,10 +16,7 @@
 
 struct encoder_device;
 
-/* Has the device a codec that a user asked for? The host, as a device, has none. */
-bool encoder_device_can(const struct device *device, const struct codec_spec *spec);
-
-/* For an encoder that has encoded nothing, and of a codec that the device has; both must outlive
+/* For an encoder that has encoded nothing; it and the device, which is not the host, must outlive
  * it. `owns` [encoder_block_count] says for which blocks; it takes memory for no others. MEMORY,
  * logged. */
 enum status encoder_device_open(struct encoder_device **opened, struct device *device,

@@ -297,21 +297,9 @@ static enum status open_on_device(struct push_codec *push_codec, size_t spec, st
     return status;
 }
 
-/* A codec that such a device has not; NULL: it has all. */
-static const struct codec_spec *find_lacking(const struct push_codec *push_codec,
-                                             const struct device *device) {
-    for (size_t i = 0; i < SPECS_MAX; i++) {
-        if (push_codec->encoders[i] == NULL) continue;
-        const struct codec_spec *spec = encoder_spec(push_codec->encoders[i]);
-        if (!encoder_device_can(device, spec)) return spec;
-    }
-    return NULL;
-}
-
 uint64_t push_codec_device_bytes(const struct push_codec *push_codec, const struct device *device,
                                  int number, const uint8_t *owners) {
     uint64_t bytes = 0;
-    if (find_lacking(push_codec, device) != NULL) return 0;
     for (size_t i = 0; i < SPECS_MAX; i++) {
         bool *owns =
             push_codec->encoders[i] != NULL ? find_owned(push_codec, i, number, owners) : NULL;
@@ -325,14 +313,6 @@ enum status push_codec_use_devices(struct push_codec *push_codec, struct device 
                                    int count, const uint8_t *owners) {
     enum status status = STATUS_OK;
     ASSERT(count >= 1 && count <= DEVICE_NAMES_MAX);
-    const struct codec_spec *lacking = find_lacking(push_codec, devices[0]);
-    if (lacking != NULL) {
-        char text[CODEC_TEXT_MAX];
-        codec_print(lacking, text);
-        log_info("pushes are encoded on the host: %s:%d has no codec %s", devices[0]->backend->name,
-                 devices[0]->index, text);
-        return STATUS_UNSUPPORTED;
-    }
     for (size_t i = 0; i < SPECS_MAX; i++) {
         for (int k = 0; k < count && status == STATUS_OK && push_codec->encoders[i] != NULL; k++)
             status = open_on_device(push_codec, i, devices[k], k, owners);

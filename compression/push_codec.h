@@ -52,15 +52,14 @@ size_t push_codec_memory(const struct push_codec *push_codec);
 void push_codec_encode(struct push_codec *push_codec, uint64_t block, uint64_t seq,
                        const float *values, uint8_t *wire, struct encoder_result *result);
 
-/* From now on devices encode, block `id` devices[owners[id]], all of one kind: push_codec_queue()
- * instead of push_codec_encode(), which is not to be called any more. Ahead of the first push; the
- * devices must outlive it, and owners [block_count], too. UNSUPPORTED: they lack a codec that is
- * used; MEMORY: one has none for this; logged, and all is as it was. */
+/* From now on devices encode, block `id` devices[owners[id]], all of one kind, not the host:
+ * push_codec_queue() instead of push_codec_encode(), which is not to be called any more. Ahead of
+ * the first push; the devices must outlive it, and owners [block_count], too. MEMORY: one has none
+ * for this; logged, and all is as it was. */
 enum status push_codec_use_devices(struct push_codec *push_codec, struct device *const *devices,
                                    int count, const uint8_t *owners) WARN_UNUSED;
 
-/* Bytes that this would take of devices[number], which need not be open (device_describe); 0 where
- * they lack a codec. */
+/* Bytes that this would take of devices[number], which need not be open (device_describe). */
 uint64_t push_codec_device_bytes(const struct push_codec *push_codec, const struct device *device,
                                  int number, const uint8_t *owners);
 

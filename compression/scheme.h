@@ -9,7 +9,8 @@
  * trust: what it let pass cannot make decode() leave its buffers. An all-zero row of the gradient
  * decodes to zeros.
  * To add one: a file scheme_NAME.c, a row in scheme.c, a number in proto/codec_id.h, its name for
- * users in proto/codec_spec.c, a row in the case list of tests/codec_rig.c.
+ * users in proto/codec_spec.c, its kernels and a row in compression/cuda, a row in the case list of
+ * tests/codec_rig.c.
  *
  * Payloads, little-endian. "scale" is the upper half of an f32, rounded up. [n] counts values of
  * the tile or block, a last one may be short.

@@ -20,7 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define asm __asm__ /* newer UCX has it in these headers, but ISO C has not */
+/* newer UCX has it in these headers, but ISO C has not; NOLINTNEXTLINE(*-identifier*) */
+#define asm __asm__
 #include <ucs/config/global_opts.h>
 #include <ucs/debug/debug.h>
 

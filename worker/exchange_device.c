@@ -42,8 +42,7 @@ void exchange_device_open(struct exchange_device *encoding, const struct exchang
     owner_assign(plan, devices->count, owners);
     enum status status = push_codec_use_devices(push, devices->devices, devices->count, owners);
     if (status != STATUS_OK) {
-        if (status != STATUS_UNSUPPORTED)
-            log_warn("pushes are encoded on the host: a device has no memory left for it");
+        log_warn("pushes are encoded on the host: a device has no memory left for it");
         free(owners);
         return;
     }

@@ -53,7 +53,7 @@ struct exchange_device {
 };
 
 /* `push` encodes on the devices from now on; it and they must outlive it. Where it cannot, for want
- * of a codec or of memory, the host encodes, and a line says so. */
+ * of memory, the host encodes, and a line says so. */
 void exchange_device_open(struct exchange_device *encoding, const struct exchange_devices *devices,
                           struct push_codec *push, const struct plan *plan, int64_t timeout_ns);
 

@@ -69,11 +69,6 @@ static const struct row *find(uint8_t codec) {
     return NULL;
 }
 
-static bool encodes(const struct codec_spec *spec) {
-    const struct row *row = find((uint8_t)spec->codec);
-    return row != NULL && row->encode != NULL;
-}
-
 static bool decodes(uint8_t codec) {
     return find(codec) != NULL || codec == CODEC_DELTA_INT8 || codec == CODEC_DELTA_INT4;
 }
@@ -403,7 +398,6 @@ static void follow(struct codec_cuda *codec, const struct codec_cuda_payload *pa
 }
 
 const struct codec_cuda_ops codec_cuda = {
-    .encodes = encodes,
     .decodes = decodes,
     .open = open_codec,
     .close = close_codec,

@@ -80,8 +80,8 @@ struct codec_cuda_need {
 };
 
 struct codec_cuda_ops {
-    /* Can the device do a codec that a user asked for, and one that a payload has? */
-    bool (*encodes)(const struct codec_spec *spec);
+    /* Do decode() and follow() know such a payload? encode() knows each codec that a step of an
+     * encoder can have (encoder_step_of()). */
     bool (*decodes)(uint8_t codec);
 
     /* NULL: the device has no memory, logged. For set-up alone; close() on NULL is harmless. */

@@ -278,7 +278,6 @@ static void set_kind(struct twin *twin, enum kind kind) {
 /* Feedback carries what one step leaves into the next ones. */
 static void check_steps(const char *text, size_t rows, size_t cols) {
     struct twin twin = twin_open(text, rows, cols);
-    CHECK(codecs->encodes(&twin.spec));
     for (uint64_t step = 0; step < KINDS; step++) {
         set_kind(&twin, (enum kind)step);
         check_step(&twin, step, step % 4 == 3 ? 0.37F : 1.0F);
@@ -480,11 +479,13 @@ static void test_replicas(void) {
     }
 }
 
-/* All but +zstd, which is the host's: what is encoded is packed there. */
+/* All that the host's tests have. +zstd is the host's: what is encoded is packed there. */
 static void test_has_all(void) {
     for (size_t i = 0; i < CODEC_RIG_TEXTS; i++) {
-        struct codec_spec spec = codec_rig_spec(codec_rig_texts[i]);
-        CHECK(codecs->encodes(&spec));
+        char text[CODEC_TEXT_MAX];
+        (void)snprintf(text, sizeof text, "%s", codec_rig_texts[i]);
+        text[strcspn(text, "+")] = '\0';
+        check_steps(text, 60, 69);
     }
     CHECK(!codecs->decodes(CODEC_ZSTD));
 }
