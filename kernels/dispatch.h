@@ -9,6 +9,7 @@
 #ifndef RUBATO_KERNELS_DISPATCH_H
 #define RUBATO_KERNELS_DISPATCH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(RUBATO_NO_CLONES)
@@ -21,6 +22,15 @@
  * lies what is worked on next. */
 static inline void kernel_prefetch(const void *p, size_t bytes) {
     __builtin_prefetch((const char *)p + bytes);
+}
+
+/* For what helps one maker's chips and costs on another's. Never for what changes a result. */
+static inline bool kernel_chip_is_amd(void) {
+#if defined(__x86_64__) && defined(__GNUC__)
+    return __builtin_cpu_is("amd") != 0;
+#else
+    return false;
+#endif
 }
 
 #endif

@@ -14,8 +14,11 @@
 enum { LANES = 16 };
 
 /* AdamW waits for memory, and dividing keeps the chip from looking far enough ahead by itself. So
- * each line is asked for AHEAD bytes before its turn. */
-enum { AHEAD = 2048, LINE = 64, LINE_VALUES = LINE / sizeof(float), HALVES = 2 * LINE_VALUES };
+ * each line is asked for AHEAD bytes before its turn. AMD's Zen 5 follows the streams of f32
+ * moments by itself: there asking made a step 3 % slower, and a push in one pass 6 %. With bf16
+ * moments it does not, and AHEAD was 8 % slower than AHEAD_AMD. */
+enum { AHEAD = 2048, AHEAD_AMD = 3072, LINE = 64 };
+enum { LINE_VALUES = LINE / sizeof(float), HALVES = 2 * LINE_VALUES };
 
 static inline float adamw_value(const struct adamw_factors *f, float weight, float first,
                                 float second) {
@@ -40,12 +43,15 @@ KERNEL_CLONES static void adamw_values(const struct adamw_factors *factors, floa
                                        float *restrict m, float *restrict v,
                                        const float *restrict grad, int64_t N) {
     const struct adamw_factors f = *factors;
+    const bool asks = !kernel_chip_is_amd();
     int64_t i = 0;
     for (; i + LINE_VALUES <= N; i += LINE_VALUES) {
-        kernel_prefetch(weights + i, AHEAD);
-        kernel_prefetch(m + i, AHEAD);
-        kernel_prefetch(v + i, AHEAD);
-        kernel_prefetch(grad + i, AHEAD);
+        if (asks) {
+            kernel_prefetch(weights + i, AHEAD);
+            kernel_prefetch(m + i, AHEAD);
+            kernel_prefetch(v + i, AHEAD);
+            kernel_prefetch(grad + i, AHEAD);
+        }
         adamw_run(&f, weights + i, m + i, v + i, grad + i, LINE_VALUES);
     }
     adamw_run(&f, weights + i, m + i, v + i, grad + i, N - i);
@@ -79,14 +85,15 @@ KERNEL_CLONES static void halves_values(const struct adamw_factors *factors,
                                         uint16_t *restrict v, const float *restrict grad, int64_t N,
                                         struct halves_at at) {
     const struct adamw_factors f = *factors;
+    const size_t ahead = kernel_chip_is_amd() ? AHEAD_AMD : AHEAD;
     int64_t i = 0;
     for (; i + HALVES <= N; i += HALVES, at.index += HALVES) {
-        kernel_prefetch(weights + i, AHEAD);
-        kernel_prefetch(weights + i, AHEAD + LINE);
-        kernel_prefetch(m + i, AHEAD);
-        kernel_prefetch(v + i, AHEAD);
-        kernel_prefetch(grad + i, AHEAD);
-        kernel_prefetch(grad + i, AHEAD + LINE);
+        kernel_prefetch(weights + i, ahead);
+        kernel_prefetch(weights + i, ahead + LINE);
+        kernel_prefetch(m + i, ahead);
+        kernel_prefetch(v + i, ahead);
+        kernel_prefetch(grad + i, ahead);
+        kernel_prefetch(grad + i, ahead + LINE);
         halves_run(&f, weights + i, m + i, v + i, grad + i, HALVES, at);
     }
     halves_run(&f, weights + i, m + i, v + i, grad + i, N - i, at);
