@@ -82,7 +82,13 @@ static void serve(int address_fd) {
     close_socket(context, socket);
 }
 
-/* The values are one buffer, which outlives all messages. */
+/* How many values of this size are pushed in turn: as bench/exchange.py has of ours under way. */
+static size_t in_turn(size_t bytes) {
+    size_t count = ((size_t)8 << 20) / bytes;
+    return count > 4 ? count : 4;
+}
+
+/* The values outlive all messages. */
 static void keep(void *values, void *hint) {
     (void)values;
     (void)hint;
@@ -98,13 +104,13 @@ static void send_push(void *socket, char *values, size_t bytes) {
     must(zmq_send(socket, head, sizeof(int), 0), "send");
 }
 
-/* Pushes for so long -> pushes that were answered. */
+/* Pushes values [in_turn(bytes)][bytes] for so long -> pushes that were answered. */
 static uint64_t push_all(void *socket, char *values, size_t bytes, int64_t end_ns) {
     uint64_t sent = 0, answered = 0;
     char answer[8];
     do {
         for (bool on = clock_now_ns() < end_ns; on && sent < answered + IN_FLIGHT; sent++) {
-            send_push(socket, values, bytes);
+            send_push(socket, values + sent % in_turn(bytes) * bytes, bytes);
         }
         must(zmq_recv(socket, answer, sizeof answer, 0), "recv");
     } while (++answered < sent);
@@ -122,8 +128,8 @@ static int run(size_t bytes, double seconds, int address_fd) {
     void *context, *socket = open_socket(&context, ZMQ_DEALER);
     char address[ADDRESS_BYTES], answer[8];
     if (read(address_fd, address, sizeof address) != (ssize_t)sizeof address) return 1;
-    char *values = memory_zeroed(bytes, 1);
-    memset(values, 'x', bytes);
+    char *values = memory_zeroed(in_turn(bytes), bytes);
+    memset(values, 'x', in_turn(bytes) * bytes);
     must(zmq_connect(socket, address), "connect");
     int64_t start_ns = clock_now_ns();
     uint64_t count = push_all(socket, values, bytes, start_ns + (int64_t)(seconds * CLOCK_S));
