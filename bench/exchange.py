@@ -30,7 +30,7 @@ import tempfile
 import time
 
 GB = 1e9
-# Without --ps-lite: dmlc ps-lite over ZeroMQ and TCP, measured earlier on a quiet machine
+# Of dmlc ps-lite over ZeroMQ and TCP, measured earlier on a quiet machine
 # (docs/BENCHMARKS.md): CPU s/GB of a push of 4 MiB, and over that of ucx_perftest tcp then, two
 # spinning cores at 4.7 GB/s.
 PS_LITE_CPU = 0.45
