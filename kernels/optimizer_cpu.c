@@ -16,7 +16,8 @@ enum { LANES = 16 };
 /* AdamW waits for memory, and dividing keeps the chip from looking far enough ahead by itself. So
  * each line is asked for AHEAD bytes before its turn. AMD's Zen 5 follows the streams of f32
  * moments by itself: there asking made a step 3 % slower, and a push in one pass 6 %. With bf16
- * moments it does not, and AHEAD was a tenth slower than AHEAD_AMD. */
+ * moments it does not, and AHEAD was a tenth slower than AHEAD_AMD. AMD's older chips were not
+ * tried. */
 enum { AHEAD = 2048, AHEAD_AMD = 3072, LINE = 64 };
 enum { LINE_VALUES = LINE / sizeof(float), HALVES = 2 * LINE_VALUES };
 

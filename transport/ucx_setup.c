@@ -91,7 +91,8 @@ enum status ucx_setup_unwrap(uint32_t peer, const uint8_t *address, size_t bytes
     memcpy(&head, address, sizeof head);
     if (head.magic != ADDRESS_MAGIC || head.bytes != bytes - sizeof head ||
         head.crc32c != checksum_crc32c(address + sizeof head, head.bytes)) {
-        log_error("ucx: the address of peer %u is damaged, or it uses another --channel", peer);
+        log_error("ucx: the address of peer %u is damaged, or it uses another --channel or release",
+                  peer);
         return STATUS_INVALID;
     }
     unsigned major, minor, release;
